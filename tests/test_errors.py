@@ -14,12 +14,10 @@ def test_message_ends_with_the_hint(cls):
     error = cls("This is wrong.", hint="Do that.")
     assert str(error) == f"This is wrong. HINT: Do that. ({error.link})"
     assert (error.problem, error.hint) == ("This is wrong.", "Do that.")
-
-
-@pytest.mark.parametrize("cls", _CLASSES)
-def test_message_without_a_hint(cls):
-    error = cls("This is wrong.")
-    assert str(error) == f"This is wrong. HINT: See {error.link}"
+    assert str(cls("This is wrong.")) == f"This is wrong. HINT: See {error.link}"
+    # A redaction would break it.
+    assert redact_patterns(error.link) == error.link
+    assert len(error.link) < 128
 
 
 @pytest.mark.parametrize("problem", ["/a\nb is broken.", "/a\r\nb is broken.", "/a\u2028b is broken."])
@@ -27,13 +25,6 @@ def test_message_is_one_line(problem):
     text = str(errors.JobConfigError(problem, hint="Do\nthat."))
     assert text.startswith("/a b is broken. HINT: Do that. (https://")
     assert len(text.splitlines()) == 1
-
-
-@pytest.mark.parametrize("cls", _CLASSES)
-def test_no_redaction_changes_the_link(cls):
-    link = cls("This is wrong.").link
-    assert redact_patterns(link) == link
-    assert len(link) < 128
 
 
 @pytest.mark.parametrize("cls", _CLASSES)

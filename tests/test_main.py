@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import subprocess
@@ -10,21 +11,43 @@ from lightning_sm import __main__ as entry
 from lightning_sm._settings.line import SUBCOMMANDS
 
 _ISSUE = ["--params", "25M", "--step-ms", "120", "--hosts", "1,2", "--instance", "ml.g5.12xlarge"]
-_LOADED = """
-import sys
+_NO_COMMAND = (
+    "lightning-sm: error: There is no command {!r}. HINT: {}Commands: fit, validate, test, predict, launch, tune, "
+    "jobs, logs, stop, artifacts, rehearse, entrypoint, doctor, metrics, plan.\n"
+)
+# Words, the exit code, how the output begins, and how the errors do.
+_ANSWERS = [
+    (["--help"], 0, "usage: lightning-sm COMMAND", ""),
+    (["-h"], 0, "usage: lightning-sm COMMAND", ""),
+    (["--version"], 0, f"lightning-sm {lightning_sm.__version__}\n", ""),
+    (["rehearse", "--help"], 0, "usage: lightning-sm rehearse", ""),
+    (["entrypoint", "--help"], 0, "usage: lightning-sm entrypoint", ""),
+    (["doctor", "--help"], 0, "usage: lightning-sm doctor", ""),
+    (["launch", "--help"], 0, "usage: lightning-sm launch", ""),
+    (["tune", "--help"], 0, "usage: lightning-sm tune", ""),
+    (["artifacts", "--help"], 0, "usage: lightning-sm artifacts", ""),
+    (["metrics", "--help"], 0, "usage: lightning-sm metrics", ""),
+    (["plan", *_ISSUE], 0, "25 M parameters, 100 MB of gradients, 120 ms a step on one host", ""),
+    # Short, and says how to see all.
+    (["fit", "--help"], 0, "usage: lightning-sm fit", ""),
+    ([], 2, "", "usage: lightning-sm COMMAND"),
+    (["lauch", "--image", "x"], 2, "", _NO_COMMAND.format("lauch", "Did you mean launch? ")),
+    (["fti", "--image", "x"], 2, "", _NO_COMMAND.format("fti", "Did you mean fit? ")),
+    (["x", "--image", "x"], 2, "", _NO_COMMAND.format("x", "")),
+]
+_ANSWER = """
+import contextlib, io, json, sys
 from lightning_sm.__main__ import main
-try:
-    code = main(sys.argv[1:])
-except SystemExit as error:
-    code = error.code
-heavy = {"boto3", "lightning", "numpy", "pytorch_lightning", "torch"} & set(sys.modules)
-sys.exit(f"loaded {heavy}" if heavy else code)
+for words in json.load(sys.stdin):
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        try:
+            code = main(words)
+        except SystemExit as error:
+            code = error.code
+    heavy = {"boto3", "lightning", "numpy", "pytorch_lightning", "torch"} & set(sys.modules)
+    print(json.dumps([code, output.getvalue(), errors.getvalue(), sorted(heavy)]))
 """
-
-
-def _run_without_torch(*words):
-    """Run the command in a process of its own, which fails if it imports what the answer does not need."""
-    return subprocess.run([sys.executable, "-c", _LOADED, *words], capture_output=True, text=True, check=False)
 
 
 def test_other_words_are_the_clis(monkeypatch):
@@ -36,52 +59,19 @@ def test_other_words_are_the_clis(monkeypatch):
     assert received == [["fit", "--config", "a.yaml"], ["test"]]
 
 
-@pytest.mark.parametrize(
-    ("words", "begins"),
-    [
-        (["--help"], "usage: lightning-sm COMMAND"),
-        (["-h"], "usage: lightning-sm COMMAND"),
-        (["--version"], f"lightning-sm {lightning_sm.__version__}\n"),
-        (["rehearse", "--help"], "usage: lightning-sm rehearse"),
-        (["entrypoint", "--help"], "usage: lightning-sm entrypoint"),
-        (["doctor", "--help"], "usage: lightning-sm doctor"),
-        (["launch", "--help"], "usage: lightning-sm launch"),
-        (["tune", "--help"], "usage: lightning-sm tune"),
-        (["artifacts", "--help"], "usage: lightning-sm artifacts"),
-        (["metrics", "--help"], "usage: lightning-sm metrics"),
-        (["plan", *_ISSUE], "25 M parameters, 100 MB of gradients, 120 ms a step on one host"),
-    ],
-)
-def test_what_needs_no_torch_loads_none(words, begins):
-    done = _run_without_torch(*words)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(begins)
-
-
-def test_help_of_a_subcommand_is_short_and_says_how_to_see_all():
-    done = _run_without_torch("fit", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) < 30
-    assert "--help-all" in done.stdout
-
-
-def test_no_command_shows_all_of_them():
-    done = _run_without_torch()
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("usage: lightning-sm COMMAND")
-
-
-@pytest.mark.parametrize(
-    ("typed", "hint"), [("lauch", "Did you mean launch? "), ("fti", "Did you mean fit? "), ("x", "")]
-)
-def test_a_command_that_does_not_exist(typed, hint):
-    done = _run_without_torch(typed, "--image", "x")
-    assert (done.returncode, done.stdout) == (2, "")
-    commands = (
-        "fit, validate, test, predict, launch, tune, jobs, logs, stop, artifacts, rehearse, entrypoint, doctor, "
-        "metrics, plan"
-    )
-    assert done.stderr == f"lightning-sm: error: There is no command {typed!r}. HINT: {hint}Commands: {commands}.\n"
+def test_what_needs_no_torch_loads_none():
+    typed = json.dumps([words for words, *_ in _ANSWERS])
+    answers = subprocess.check_output([sys.executable, "-c", _ANSWER], input=typed, text=True).splitlines()
+    for (words, code, begins, errors), answer in zip(_ANSWERS, map(json.loads, answers)):
+        output, said = answer[1:3]
+        assert answer == [code, output, said, []], words
+        assert output.startswith(begins), words
+        assert said.startswith(errors), words
+        assert bool(output) is not bool(said), words
+        if words == ["fit", "--help"]:
+            assert len(output.splitlines()) < 30
+            assert "--help-all" in output
+    assert len(answers) == len(_ANSWERS)
 
 
 @pytest.mark.full
@@ -113,10 +103,8 @@ def test_help_shows_every_command(capsys):
     assert {*SUBCOMMANDS, *entry._COMMANDS, *entry._SUBCOMMANDS, "--version"} <= set(shown)
 
 
-def test_the_module_fits(opt_ml, monkeypatch):
-    from tests.projects.container import Container
-
-    container = Container(opt_ml, monkeypatch)
+@pytest.mark.full
+def test_the_module_fits(container):
     ran = container.run("-m", "lightning_sm", "fit", "--trainer.fast_dev_run=true")
     assert ran.returncode == 0, ran.stderr
     assert container.summary["class_path"] == "tiny_model.TinyModel"

@@ -129,18 +129,6 @@ def test_the_documented_line_makes_the_wheel_that_the_page_names(built, tmp_path
     assert (clone / "examples" / "cifar10" / named).is_file()
 
 
-def test_the_release_is_published_by_trust_and_with_the_version_of_its_tag():
-    yaml = pytest.importorskip("yaml")
-    workflow = yaml.safe_load((_ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))
-    assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads "on" as true
-    assert workflow["permissions"] == {"contents": "read"}
-    publish = workflow["jobs"]["publish"]
-    assert (publish["needs"], publish["permissions"]) == ("build", {"id-token": "write"})
-    assert not [step for step in publish["steps"] if "run" in step or "password" in step.get("with", {})]
-    (check,) = [step["run"] for step in workflow["jobs"]["build"]["steps"] if "GITHUB_REF_NAME" in step.get("run", "")]
-    assert check == 'test -f "dist/lightning_sm-${GITHUB_REF_NAME#v}.tar.gz"'
-
-
 # Distribution, and the newest version and the instance type with which SDK v2 (2.257) takes it.
 _ROWS = [
     (None, "2.8.0", "py312", "ml.g5.12xlarge"),

@@ -27,13 +27,6 @@ def test_each_group_of_lightning_and_torch_has_an_entry_point():
 
 
 @pytest.mark.full
-def test_outside_a_job_nothing_of_the_package_is_imported(tmp_path):
-    name = installed_namespaces()[0].name
-    variables = {"LIGHTNING_SM_AUTO": "1", "SAGEMAKER_BASE_DIR": str(tmp_path)}
-    assert run_fresh(_TRAINER.format(name=name), **variables) == [[[], []]]
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(("variables", "protects"), [({}, True), ({"LIGHTNING_SM_AUTO": "0"}, False)])
 def test_in_a_job_the_package_is_imported_with_the_first_trainer(tmp_path, variables, protects):
     name = installed_namespaces()[0].name
@@ -43,17 +36,17 @@ def test_in_a_job_the_package_is_imported_with_the_first_trainer(tmp_path, varia
     assert finders == []
 
 
-def test_the_entry_points_import_nothing_but_what_each_program_has():
+def test_outside_a_job_the_entry_points_wait_for_nothing_and_import_only_what_each_program_has():
     code = """
     import sys
     import functools, types, typing
-    before = set(sys.modules)
+    before, finders = set(sys.modules), list(sys.meta_path)
     import lightning_sm_entry
     lightning_sm_entry.torch_imported()
     lightning_sm_entry.lightning_callbacks()
-    say(sorted(set(sys.modules) - before))
+    say(sorted(set(sys.modules) - before), sys.meta_path == finders)
     """
-    assert run_fresh(code, SAGEMAKER_BASE_DIR="/nowhere") == [[["lightning_sm_entry"]]]
+    assert run_fresh(code, SAGEMAKER_BASE_DIR="/nowhere", LIGHTNING_SM_AUTO="1") == [[["lightning_sm_entry"], True]]
 
 
 _CHILDREN = """
@@ -78,7 +71,11 @@ _CHILDREN = """
 """
 
 
-@pytest.mark.parametrize("variables", [{"SM_CURRENT_HOST": "algo-1"}, {"OMPI_COMM_WORLD_RANK": "0"}], ids=str)
+@pytest.mark.parametrize(
+    "variables",
+    [{"SM_CURRENT_HOST": "algo-1"}, pytest.param({"OMPI_COMM_WORLD_RANK": "0"}, marks=pytest.mark.full)],
+    ids=str,
+)
 def test_who_is_a_rank_and_who_is_started_by_one_for_something_else(variables):
     found = run_fresh(_CHILDREN, PYTHONPATH=str(ROOT), **variables)
     assert found == [[False], [True, False], [False, False], [False], [True, True, False, False]]

@@ -90,30 +90,22 @@ def a_trainer(container, callback, more=(), **arguments):
     )  # fmt: skip
 
 
-def tiny():
-    from tiny_data import TinyData
-    from tiny_model import TinyModel
-
-    return TinyModel(), TinyData("x")
-
-
 def test_outside_a_container_only_with_a_model_dir(container, tmp_path):
     container.leave()
-    model, data = tiny()
-    a_trainer(container, callback_class(PL, "ModelExport")()).fit(model, data)
+    model, data = nets("state_dict")
+    fit_net(container, model, data)
     assert not container.model.exists()
-    a_trainer(container, callback_class(PL, "ModelExport")(str(tmp_path / "there"))).fit(model, data)
+    fit_net(container, model, data, model_dir=str(tmp_path / "there"))
     assert sorted(os.listdir(tmp_path / "there")) == ["model.json", "model.pt"]
 
 
 def test_unwritable_model_directory_fails_before_training(container):
     (container.base / "model").write_text("a file")
-    model, data = tiny()
-    with pytest.raises(OutputError, match="The model directory"):
-        a_trainer(container, callback_class(PL, "ModelExport")()).fit(model, data)
-    assert "OutputError: The model directory" in container.failure
     trainer = a_trainer(container, callback_class(PL, "ModelExport")())
-    trainer.validate(model, data, verbose=False)
+    with pytest.raises(OutputError, match="The model directory"):
+        trainer.fit(Net(), loader())
+    assert "OutputError: The model directory" in container.failure
+    trainer.validate(Net(), loader(), verbose=False)
 
 
 @pytest.mark.full
@@ -132,8 +124,7 @@ GRAPHS = ["torchscript", "onnx", "exported_program"]
 
 def nets(name):
     needs(name)
-    model = Net()
-    return model, {"train_dataloaders": loader(), "val_dataloaders": loader()}
+    return Net(), {"train_dataloaders": loader(), "val_dataloaders": loader()}
 
 
 def fit_net(container, model, data, *callbacks, **options):
@@ -162,22 +153,26 @@ def test_export_does_not_change_training(container, name):
     assert container.summary["comparison"]["compared"] == ("tensors" if name in WEIGHTS_ONLY else "output")
 
 
+class FirstIsBest(PL.module().Callback):
+    def on_train_epoch_end(self, trainer, pl_module):
+        # Lightning 1.5 knows epoch and step only where they are logged.
+        newest = {"epoch": float(trainer.current_epoch), "global_step": float(trainer.global_step)}
+        pl_module.log_dict({"falling": -float(trainer.current_epoch), **newest})
+
+
+def keeps(container, monitor):
+    """A callback that keeps the checkpoints with the highest values, in a folder of this name."""
+    folder = str(container.base / monitor)
+    return PL.module("callbacks").ModelCheckpoint(monitor=monitor, mode="max", dirpath=folder)
+
+
 @pytest.mark.parametrize("weights", ["best", "last"])
 @pytest.mark.parametrize("name", ["torchscript", "checkpoint"])
 def test_best_and_last_weights(container, name, weights):
-    class FirstIsBest(PL.module().Callback):
-        def on_validation_epoch_end(self, trainer, pl_module):
-            pl_module.log("falling", -float(trainer.current_epoch))
-
     model, data = nets(name)
-    best = PL.module("callbacks").ModelCheckpoint(monitor="falling", mode="max", dirpath=str(container.base / "best"))
-    trainer = a_trainer(
-        container,
-        callback_class(PL, "ModelExport")(export=name, export_weights=weights),
-        max_epochs=3,
-        more=[FirstIsBest(), best],
-    )
-    trainer.fit(model, **data)
+    best = keeps(container, "falling")
+    export = callback_class(PL, "ModelExport")(export=name, export_weights=weights)
+    a_trainer(container, export, [FirstIsBest(), best], max_epochs=3).fit(model, **data)
     saved = _export.load_file(best.best_model_path, weights_only=False)
     assert not torch.equal(saved["state_dict"]["head.weight"], model.head.weight)
     expected = saved["state_dict"] if weights == "best" else model.state_dict()
@@ -195,17 +190,8 @@ def test_best_and_last_weights(container, name, weights):
 
 @pytest.mark.parametrize("newest", ["epoch", "global_step"])
 def test_checkpoints_that_are_kept_for_their_step_are_not_the_best(container, newest):
-    class FirstIsBest(PL.module().Callback):
-        def on_train_epoch_end(self, trainer, pl_module):
-            # Lightning 1.5 knows both only where they are logged.
-            pl_module.log_dict({"falling": -float(trainer.current_epoch), newest: float(trainer.global_step)})
-
-    def keeps(monitor, folder):
-        folder = str(container.base / folder)
-        return PL.module("callbacks").ModelCheckpoint(monitor=monitor, mode="max", dirpath=folder, save_top_k=2)
-
     model, data = nets("state_dict")
-    best, kept = keeps("falling", "best"), keeps(newest, "newest")
+    best, kept = keeps(container, "falling"), keeps(container, newest)
     callbacks = [FirstIsBest(), kept, best]
     a_trainer(container, callback_class(PL, "ModelExport")(), callbacks, max_epochs=3).fit(model, **data)
     assert kept.best_model_path
@@ -229,9 +215,9 @@ def test_best_checkpoint_is_loaded_with_weights_only(container):
 
 
 def test_submodule_of_a_model_without_forward(container):
-    data = {"train_dataloaders": loader()}
+    options = {"export": "torchscript", "export_submodule": "encoder", "export_example_input": [1, 4]}
     model = Headless()
-    fit_net(container, model, data, export="torchscript", export_submodule="encoder", export_example_input=[1, 4])
+    fit_net(container, model, {"train_dataloaders": loader()}, **options)
     part = torch.jit.load(str(container.model / "model.pt"))
     assert_equal(part.state_dict(), model.encoder.state_dict())
 
@@ -264,13 +250,13 @@ def test_unexportable_model_fails_in_the_first_step(container, model_class, opti
 
 
 def test_failed_export_keeps_checkpoints_and_the_previous_model(container):
-    model, data = nets("torchscript")
-    fit_net(container, model, data, export="state_dict")
+    needs("torchscript")
+    fit_net(container, *nets("state_dict"))
     before = exported(container)
     save = PL.module("callbacks").ModelCheckpoint(dirpath=str(container.base / "saved"))
     with pytest.raises(ExportError, match="HINT: The checkpoints are kept"):
         # The layers take 4 numbers, which the example only shows when it is run.
-        fit_net(container, Net(), data, save, export="torchscript", export_example_input=[1, 9])
+        fit_net(container, *nets("torchscript"), save, export="torchscript", export_example_input=[1, 9])
     assert os.path.isfile(save.best_model_path)
     assert "could not be written" in container.failure
     assert_equal(exported(container), before)

@@ -4,7 +4,6 @@ import pytest
 
 from lightning_sm import Launcher, SageMakerEnvironment, Topology, trainer_settings
 from lightning_sm._lightning import NAMESPACES, Namespace
-from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm.errors import LightningSMError, TopologyError
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.tiny import loader, tiny_model
@@ -51,7 +50,7 @@ def test_a_printed_config_leaves_the_world_open(container, in_environ, capsys, l
     launch(container, in_environ, launcher)
     trainer = container.cli().trainer
     assert (trainer.world_size, trainer.global_rank) == (2, 1)
-    assert type(strategy_of(trainer)).__name__ == "SMDDPStrategy"
+    assert type(trainer.strategy).__name__ == "SMDDPStrategy"
 
 
 def test_a_config_that_a_job_of_two_hosts_saved_is_accepted_on_one(container, in_environ, capsys):
@@ -90,17 +89,10 @@ def test_a_script_that_asks_for_one_device(container, in_environ, in_container):
     in_environ(_LAUNCHERS["torchrun"])
     with pytest.raises(TopologyError, match="the script sets devices=1, but the job has this world"):
         trainer_settings(strategy="auto", devices=1)
-    settings = trainer_settings(**quiet(strategy=_single_device()), sagemaker={"export": False})
+    strategy = PL.module("strategies").SingleDeviceStrategy(device="cpu")
+    settings = trainer_settings(**quiet(strategy=strategy), sagemaker={"export": False})
     with pytest.raises(TopologyError, match=r"in the Trainer|The Trainer's world has 1 process"):
         PL.module().Trainer(**settings).fit(tiny_model(PL.module()), loader())
-
-
-def _single_device():
-    """The name, or before Lightning 1.6 the class, that trains on one device whatever else was said."""
-    strategies = PL.module("strategies" if PL.version >= (1, 6) else "plugins")
-    if PL.version >= (1, 6):
-        return strategies.SingleDeviceStrategy(device="cpu")
-    return strategies.SingleDevicePlugin(device="cpu")
 
 
 @pytest.mark.parametrize("launcher", list(_LAUNCHERS))

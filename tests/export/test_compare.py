@@ -85,10 +85,6 @@ def test_fixed_batch_size_is_reported():
     assert compare_outputs(lambda x: x, fixed, EXAMPLE, "onnx")["any_batch_size"] is False
 
 
-def test_comparison_keeps_seeds_and_inputs():
-    torch.manual_seed(3)
-    expected = torch.rand(1)
-    torch.manual_seed(3)
+def test_a_model_that_changes_its_inputs():
     compare_outputs(lambda x: x.mul_(2), lambda x: x * 2, EXAMPLE, "onnx")
-    assert torch.equal(torch.rand(1), expected)
     assert EXAMPLE.arguments[0][0, 0] == 1

@@ -14,7 +14,8 @@ collect_ignore_glob = [] if NAMESPACES else ["test_*.py"]
 
 def job(folder, *words, namespace=None, **variables):
     """The program as a job, which is in the lighter one of Fabric's namespaces by default."""
-    return Job(folder, SCRIPT, "--namespace", namespace or NAMESPACES[-1], *words, LIGHTNING_SM_AUTO="0", **variables)
+    variables = {"LIGHTNING_SM_AUTO": "0", **variables}
+    return Job(folder, SCRIPT, "--namespace", namespace or NAMESPACES[-1], *words, **variables)
 
 
 @pytest.fixture(scope="session")

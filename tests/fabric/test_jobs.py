@@ -57,6 +57,13 @@ def test_a_restart_goes_on_from_the_latest_checkpoint_on_all_hosts(tmp_path, pla
     assert not list(tmp_path.rglob(".*partial*"))
 
 
+def test_an_unchanged_program_has_world_and_directories_by_the_jobs_variable(tmp_path, plain):
+    started = job(tmp_path, "--how", "unchanged", LIGHTNING_SM_AUTO="1").torchrun(2, 1)
+    for rank, seen in enumerate(started.results(2)):
+        assert (seen["weights"], seen["world"]) == (plain, [2, 2, rank])
+        assert seen["logger"] == str(tmp_path / f"algo-{rank + 1}" / "output" / "data")
+
+
 def test_a_failing_rank_is_the_reason_on_all_hosts_and_ends_all(tmp_path):
     failed = job(tmp_path, "--fail", 2).torchrun(2, 1)
     assert not {0, None} & set(failed.codes)

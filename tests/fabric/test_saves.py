@@ -12,6 +12,7 @@ from lightning_sm._lightning import choose_fabric
 from lightning_sm._resume import fabric as saves
 from lightning_sm._resume.storage import Storage
 from lightning_sm.errors import CheckpointError
+from tests.helpers.checkpoint_files import damage
 
 
 @pytest.fixture
@@ -38,11 +39,6 @@ def save(fabric, path, step):
     fabric.save(path, {"step": step, "weights": torch.full((100,), float(step))})
 
 
-def damage(path):
-    content = path.read_bytes()
-    path.write_bytes(content[:-20] + b"\0" * 20)
-
-
 def test_the_newest_by_the_order_of_the_saves(job, start):
     fabric, path = start()
     assert path is None
@@ -53,7 +49,7 @@ def test_the_newest_by_the_order_of_the_saves(job, start):
     fabric, path = start()
     assert path == "step-9.ckpt"
     assert fabric.load(job / path)["step"] == 2
-    damage(job / path)
+    damage(job / path, "truncated")
     assert start()[1] == "run/step-10.ckpt"
     assert not list(job.rglob(".*"))
 

@@ -1,8 +1,8 @@
 """Trains with Fabric: plainly, or as a project with this package; saves, resumes, and fails where it is told to.
 
-``--how`` is ``plain`` (Lightning's own ``ddp``), ``settings``, or ``command`` for ``fabric run``. ``--fail`` lets rank
-1 raise before that step. The variable ``STOP_BEFORE`` ends the program before that step, with code 3: a restart of a
-job has the same arguments.
+``--how`` is ``plain`` (Lightning's own ``ddp``), ``unchanged`` (as on a laptop), ``settings``, or ``command`` for
+``fabric run``. ``--fail`` lets rank 1 raise before that step. The variable ``STOP_BEFORE`` ends the program before that
+step, with code 3: a restart of a job has the same arguments.
 """
 
 import argparse
@@ -16,8 +16,6 @@ import torch
 
 from tests.helpers.plain import end_process_group
 from tests.helpers.tiny import loader, weights
-
-_PLAIN = {"accelerator": "cpu", "strategy": "ddp"}
 
 
 def read_arguments():
@@ -34,12 +32,15 @@ def read_arguments():
 def make_fabric(given):
     module = importlib.import_module(given.namespace)
     devices = {} if given.devices is None else {"devices": given.devices}
-    if given.how == "plain":
-        return module.Fabric(**_PLAIN, **devices)
-    import lightning_sm
-
     logger = importlib.import_module(f"{given.namespace}.loggers").CSVLogger("logs")
-    return module.Fabric(**lightning_sm.fabric_settings(accelerator="cpu", loggers=logger, **devices))
+    settings = {"accelerator": "cpu", "loggers": logger, **devices}
+    if given.how == "plain":
+        settings["strategy"] = "ddp"
+    elif given.how != "unchanged":
+        import lightning_sm
+
+        settings = lightning_sm.fabric_settings(**settings)
+    return module.Fabric(**settings)
 
 
 def main():
@@ -51,7 +52,8 @@ def main():
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
     model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
     state = {"model": model, "optimizer": optimizer, "step": 0}
-    path = resume(fabric, state) if given.how != "plain" else None
+    uses_package = given.how in ("settings", "command")
+    path = resume(fabric, state) if uses_package else None
     first = state["step"]
     for step, (inputs, targets) in enumerate(fabric.setup_dataloaders(loader(samples=24))):
         if step < first:
@@ -65,7 +67,7 @@ def main():
         fabric.backward(torch.nn.functional.mse_loss(model(inputs), targets))
         optimizer.step()
         state["step"] = step + 1
-        if given.how != "plain":
+        if uses_package:
             import lightning_sm
 
             fabric.log_dict({"step": step})
@@ -75,7 +77,7 @@ def main():
         "strategy": type(fabric.strategy).__name__,
         "weights": weights(model),
         "resumed": [path, first],
-        "logger": fabric.logger.root_dir if fabric.loggers else None,
+        "logger": fabric.logger.root_dir,
     }
     (given.folder / f"rank-{fabric.global_rank}.json").write_text(json.dumps(seen))
     if given.how == "plain":

@@ -265,12 +265,7 @@ def test_no_value_of_such_a_name_is_ever_shown(before, value, after, name):
     shown = redacted(f"{before}{value.strip()}{after}", {name: value})
     assert value.strip() not in shown
     assert REDACTED in shown
-
-
-@given(st.text(), _values)
-def test_redacting_twice_changes_nothing(text, value):
-    once = redacted(f"{text}{value}", {"token": value})
-    assert redacted(once, {"token": value}) == once
+    assert redacted(shown, {name: value}) == shown
 
 
 @pytest.mark.parametrize("seen", range(1, 41, 3))

@@ -34,15 +34,6 @@ def test_publish_returns_when_every_host_has_the_reason(cluster):
     assert second.reason is None
 
 
-@pytest.mark.parametrize("killed", [0, 1])
-def test_a_killed_rank_is_the_reason_on_every_host_at_once(cluster, killed):
-    ranks = cluster.start()
-    ranks[killed].die()
-    rest = [rank for rank in ranks if rank is not ranks[killed]]
-    until(lambda: have(rest, lost(killed)), 1.0)
-    until(lambda: ranks[killed].reason == lost(killed))
-
-
 def test_a_process_killed_before_it_joined_is_reported_to_ranks_that_wait_for_it(cluster):
     ranks = cluster.start(joined=False, joining=False)
     ranks[1].die()
@@ -146,14 +137,16 @@ def test_other_servers_are_ignored(cluster):
         connection.close()
 
 
-def test_a_forks_child_keeps_no_connection(cluster):
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_rank_is_the_reason_on_every_host_at_once_also_if_a_child_of_a_fork_lives_on(cluster, killed):
     ranks = cluster.start()
     child = os.fork()
     if child == 0:
         time.sleep(5)
         os._exit(0)
-    ranks[1].die()
-    until(lambda: have([ranks[0]], lost(1)), 1.0)
+    ranks[killed].die()
+    until(lambda: have([rank for rank in ranks if rank is not ranks[killed]], lost(killed)), 1.0)
+    until(lambda: ranks[killed].reason == lost(killed))
     os.kill(child, 9)
     os.waitpid(child, 0)
 

@@ -23,10 +23,6 @@ from lightning_sm._lightning.legacy import strategy_of
 from tests.helpers.processes import Job
 
 
-def _trainer(**arguments):
-    return pl.Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, **arguments)
-
-
 @pytest.mark.full
 def test_two_hosts_agree(tmp_path):
     first, second = Job(tmp_path, __file__).torchrun(2, 1).results(2)
@@ -41,7 +37,8 @@ def test_two_hosts_agree(tmp_path):
 def _on_each_host(folder):
     """What this process finds out together with the other one, as ``rank-N.json`` in a folder."""
     rank = int(os.environ["RANK"])
-    trainer = _trainer(num_nodes=2, strategy="ddp", plugins=[lightning_sm.SageMakerEnvironment()])
+    world = {"num_nodes": 2, "devices": 1, "strategy": "ddp", "plugins": [lightning_sm.SageMakerEnvironment()]}
+    trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, **world)
     strategy_of(trainer).setup_environment()
     found = {
         "sums": sums(trainer, [rank + 1, rank / 2]),

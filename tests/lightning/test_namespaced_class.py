@@ -26,15 +26,11 @@ def test_one_class_for_each_namespace(namespace):
     assert cls.__doc__.startswith("Distributed data parallel training on SageMaker")
 
 
-def test_once_a_lightning_is_loaded_the_class_itself_is_given():
-    installed_namespaces()[0].module()
-    assert isinstance(resolve_class("SMDDPStrategy", _strategy_class), type)
-
-
 def test_deferred_is_called_subclassed_and_asked_as_a_class(monkeypatch):
     installed_namespaces()[0].module()
     deferred: Any = LazyClass("SMDDPStrategy", _strategy_class)
     cls = _strategy_class(next(namespace for namespace in NAMESPACES if namespace.is_loaded))
+    assert resolve_class("SMDDPStrategy", _strategy_class) is cls
     strategy = deferred(process_group_backend="gloo")
     assert type(strategy) is cls
     assert isinstance(strategy, deferred)

@@ -8,29 +8,21 @@ from lightning_sm._lightning.trainer_hooks import skip_unused_hooks
 from tests.helpers.tiny import loader, tiny_model
 
 
-def _tells(callback_class):
-    """A callback that overrides two hooks of a step, one of them with a call of the base class."""
-
-    class Tells(callback_class):
-        def __init__(self):
-            self.calls = []
-
-        def on_train_batch_start(self, *args):
-            super().on_train_batch_start(*args)
-            self.calls.append("start")
-
-        def on_before_zero_grad(self, *args):
-            self.calls.append("zero_grad")
-
-    return Tells()
-
-
 @pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
 def test_hooks_without_a_body_are_skipped_and_no_others(namespace, monkeypatch):
     pl, base = namespace.module(), namespace.module("callbacks").Callback
-    reached = []
+    reached, calls = [], []
+
+    class Tells(base):
+        def on_train_batch_start(self, *args):
+            super().on_train_batch_start(*args)
+            calls.append("start")
+
+        def on_before_zero_grad(self, *args):
+            calls.append("zero_grad")
+
     monkeypatch.setattr(base, "on_after_backward", lambda self, *args: reached.append(self))
-    quiet, tells, patched, untouched = base(), _tells(base), base(), base()
+    quiet, tells, patched, untouched = base(), Tells(), base(), base()
     patched.on_before_backward = lambda *args: reached.append(patched)
     for callback in (quiet, tells, patched):
         skip_unused_hooks(namespace, callback)
@@ -48,7 +40,7 @@ def test_hooks_without_a_body_are_skipped_and_no_others(namespace, monkeypatch):
         callbacks=[quiet, tells, patched, untouched],
     )
     trainer.fit(tiny_model(pl), loader())
-    assert sorted(tells.calls) == ["start"] * 3 + ["zero_grad"] * 3
+    assert sorted(calls) == ["start"] * 3 + ["zero_grad"] * 3
     assert reached.count(untouched) == 3
     assert reached.count(patched) == 3 if skips else 6
     assert (quiet in reached) is not skips

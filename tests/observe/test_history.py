@@ -8,21 +8,17 @@ import torch
 from lightning_sm._observe.history import MAX_CURVE_POINTS, MAX_CURVES, MAX_POINTS, Attempt, History, Kind
 
 
-def only(history, name=None):
-    curves = history.curves()
-    if name is None:
-        (curve,) = curves
-        return curve
-    return next(curve for curve in curves if curve.name == name)
+def curve_of(history, name="loss"):
+    return next(curve for curve in history.curves() if curve.name == name)
 
 
-@pytest.mark.parametrize("size", [5, 1_999, 2_000, 2_001, 4_001, 20_003])
+@pytest.mark.parametrize("size", [5, 2_000, 2_001, 20_003])
 def test_of_many_points_ends_and_spikes_remain(size):
     history, generator = History(), random.Random(size)
     spike, hole = size // 3, 2 * size // 3
     for step in range(size):
         history.add("loss", step, 9.0 if step == spike else -9.0 if step == hole else generator.random())
-    curve = only(history)
+    curve = curve_of(history)
     points = dict(zip(curve.steps, curve.values))
     assert len(points) <= MAX_CURVE_POINTS
     assert points[spike] == 9.0
@@ -45,7 +41,7 @@ def test_memory_is_bounded_however_many_points_and_names_there_are():
     assert history.num_left_out == 500
     history.add("SGD", 60, 0.1, Kind.LEARNING_RATE)
     history.add("SGD", 60, 0.2)  # a metric of the same name is left out, as those beyond the limit
-    assert (only(history, "SGD").kind, only(history, "SGD").last) == (Kind.LEARNING_RATE, 0.1)
+    assert (curve_of(history, "SGD").kind, curve_of(history, "SGD").last) == (Kind.LEARNING_RATE, 0.1)
     assert len(pickle.dumps(history.to_plain())) < 700_000
 
 
@@ -72,5 +68,4 @@ def test_a_history_continues_after_it_was_saved_as_plain_values(tmp_path):
     assert repr(continued.curves()) == repr(history.curves())
     assert continued.attempts == history.attempts
     continued.add("loss", 5_000, 5.0)
-    assert only(continued, "loss").count == 5_001
-    assert only(continued, "loss").steps[-1] == 5_000
+    assert (curve_of(continued).count, curve_of(continued).steps[-1]) == (5_001, 5_000)

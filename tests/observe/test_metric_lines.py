@@ -5,7 +5,7 @@ import re
 import struct
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lightning_sm._observe.metrics import metric_lines, metric_names, metric_regex
@@ -46,6 +46,7 @@ def reads_back(value, text):
     return read == value or (is_single and struct.unpack("f", struct.pack("f", read))[0] == value)
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=8), st.integers(0, 10**9), st.integers(0, 999), PREFIXES)
 @example({"loss": 1.0, "a loss=5 b": 2.0}, 1, 1, "")
 def test_each_value_comes_back_by_its_name_and_nothing_else(metrics, step, epoch, prefix):

@@ -13,6 +13,7 @@ from lightning_sm._lightning import installed_namespaces
 from lightning_sm._observe.metrics import metric_regex
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm.callbacks import callback_class
+from tests.helpers.interrupted import Logged
 from tests.helpers.tiny import loader, tiny_model
 from tests.projects.container import log_lines
 
@@ -24,44 +25,16 @@ def monitor(namespace=NAMESPACE, **arguments):
     return callback_class(namespace, "TrainingMonitor")(progress=None, **arguments)
 
 
-def recorder():
-    """A logger that keeps what it gets."""
-
-    class Recorder(PL.loggers.logger.Logger):
-        name = version = "x"
-        experiment = None
-
-        def __init__(self):
-            super().__init__()
-            self.calls = []
-
-        def log_metrics(self, metrics, step=None):
-            self.calls.append((dict(metrics), step))
-
-        def log_hyperparams(self, params, *args, **kwargs):
-            self.log_metrics({"hp_metric": -1}, 0)
-
-    return Recorder()
-
-
 class Model(type(tiny_model(PL))):
-    """Logs the loss by step and epoch, and what it is told to."""
+    """Logs the loss by step and epoch, and a metric that is never finite."""
 
-    names, lr = (), 0.05
-
-    def value(self, batch_index):
-        return 0.5
+    lr = 0.05
 
     def training_step(self, batch, batch_index):
         loss = self._loss(batch)
         self.log("loss", loss, on_step=True, on_epoch=True)
-        for name in self.names:
-            self.log(name, self.value(batch_index))
+        self.log("never", math.nan)
         return loss
-
-
-def model_of(names=(), value=lambda self, index: 0.5):
-    return type("Model", (Model,), {"names": names, "value": value})()
 
 
 def fit(*callbacks, model=None, validate=True, **arguments):
@@ -69,7 +42,7 @@ def fit(*callbacks, model=None, validate=True, **arguments):
     given = {"accelerator": "cpu", "max_epochs": 1, "log_every_n_steps": 2, "logger": False, **quiet, **arguments}
     trainer = PL.Trainer(callbacks=list(callbacks), **given)
     with log_lines() as lines:
-        trainer.fit(model or model_of(), loader(), loader() if validate else None)
+        trainer.fit(model or Model(), loader(), loader() if validate else None)
     return trainer, lines
 
 
@@ -112,7 +85,7 @@ def test_each_hand_over_is_a_line_with_its_own_step_and_epoch():
             return self._loss(batch)
 
     more = {"validate": False, "max_epochs": 2, "log_every_n_steps": 4}
-    _, lines = fit(PL.callbacks.LearningRateMonitor(), monitor(), model=Direct(), logger=recorder(), **more)
+    _, lines = fit(PL.callbacks.LearningRateMonitor(), monitor(), model=Direct(), logger=Logged(), **more)
     assert [line for line in lines if "own=" in line] == [
         f"metrics at step {batch + 8 * epoch}, epoch {epoch}: own={batch}" for epoch in range(2) for batch in range(8)
     ]
@@ -127,7 +100,7 @@ def test_what_is_left_out_is_said_once_and_what_cannot_be_read_ends_nothing():
                 logger.log_metrics(metrics={"stepless": torch.tensor(2)})
                 logger.log_metrics({"by a tensor": 2}, step=torch.tensor(40))
 
-    _, lines = fit(Odd(), monitor(), logger=recorder())
+    _, lines = fit(Odd(), monitor(), logger=Logged())
     (warning,) = (line for line in lines if "Left out" in line)
     assert warning == "Left out of the metric lines, here and from now on: values that are no numbers (text, vector)."
     assert values("good", lines) == [1.5] * 8
@@ -138,7 +111,7 @@ def test_what_is_left_out_is_said_once_and_what_cannot_be_read_ends_nothing():
         def on_train_batch_end(self, trainer, *_):
             trainer.loggers[-1].log_metrics(["no mapping"], step=3)
 
-    trainer, lines = fit(Broken(), monitor(), logger=recorder())
+    trainer, lines = fit(Broken(), monitor(), logger=Logged())
     assert trainer.global_step == 8
     assert len([line for line in lines if line.startswith("No more metric lines")]) == 1
 
@@ -150,7 +123,7 @@ def test_validation_and_test_alone_and_the_sanity_check():
             for logger in self.loggers:
                 logger.log_metrics({"direct": 1}, step=0)
 
-    _, lines = fit(monitor(), model=Direct(), num_sanity_val_steps=2, logger=recorder())
+    _, lines = fit(monitor(), model=Direct(), num_sanity_val_steps=2, logger=Logged())
     assert len(values("direct", lines)) == 8
     trainer = PL.Trainer(accelerator="cpu", logger=False, callbacks=[monitor()], enable_progress_bar=False)
     with log_lines() as lines:
@@ -167,7 +140,7 @@ def test_a_search_is_no_training(how, tmp_path, monkeypatch):
         callbacks.append(NAMESPACE.module("callbacks").LearningRateFinder(num_training_steps=4))
     arguments = {"enable_checkpointing": False, "enable_model_summary": False, "log_every_n_steps": 1}
     trainer = PL.Trainer(accelerator="cpu", max_epochs=1, logger=False, callbacks=callbacks, **arguments)
-    model = model_of()
+    model = Model()
     with log_lines() as lines:
         if how == "tuner":
             NAMESPACE.module("tuner").Tuner(trainer).lr_find(model, loader(), loader(), num_training=4)
@@ -199,37 +172,29 @@ def test_a_program_that_goes_through_all_loggers(tmp_path):
     assert len(set(directories)) == 2
 
 
-def objective_lines(objective, **arguments):
-    _, lines = fit(monitor(objective=objective), **arguments)
-    return [line for line in lines if "The objective" in line], lines
+def about_the_objective(lines):
+    return [line for line in lines if "The objective" in line]
 
 
-def test_an_objective_that_is_logged_stands_first():
-    warnings, lines = objective_lines("val_count")
-    assert warnings == []
-    assert any("epoch 0: val_count=28 val_loss=" in line for line in lines)
-
-
-def test_an_objective_that_is_not_logged():
-    (warning,), _ = objective_lines("loss")
-    assert warning.startswith("The objective 'loss' of the tuning job was not logged. Logged were: ")
-    logged = warning.partition("Logged were: ")[2].partition(". HINT: ")[0]
-    assert set(logged.split(", ")) == {"loss_step", "loss_epoch", "val_loss", "val_count"}
-    assert objective_lines("missing", fast_dev_run=True)[0] == []
-
-
-def test_an_objective_that_was_logged_before_a_restart(tmp_path):
-    for _ in range(2):
+def test_an_objective_that_is_logged_stands_first_and_counts_after_a_restart(tmp_path):
+    for begins in ("epoch 0: val_count=28 val_loss=", None):
         forget_fits()
-        resume = callback_class(NAMESPACE, "AutoResume")(str(tmp_path))
-        _, lines = fit(monitor(objective="val_loss"), resume)
-        assert not [line for line in lines if "The objective" in line]
-    assert values("val_loss", lines) == []
+        _, lines = fit(monitor(objective="val_count"), callback_class(NAMESPACE, "AutoResume")(str(tmp_path)))
+        assert about_the_objective(lines) == []
+        assert any(begins in line for line in lines) if begins else values("val_count", lines) == []
 
 
-def test_an_objective_that_is_never_finite():
-    (warning,), _ = objective_lines("x", model=model_of(["x"], value=lambda self, _: math.nan))
-    assert warning.startswith("The objective 'x' of the tuning job was logged, but never as a finite number")
+@pytest.mark.parametrize(
+    ("objective", "told"),
+    [
+        ("loss", "was not logged. Logged were: loss_step, never, val_loss, val_count, loss_epoch. HINT: "),
+        ("never", "was logged, but never as a finite number"),
+    ],
+)
+def test_an_objective_that_has_no_value(objective, told):
+    (warning,) = about_the_objective(fit(monitor(objective=objective))[1])
+    assert warning.startswith(f"The objective '{objective}' of the tuning job {told}")
+    assert about_the_objective(fit(monitor(objective=objective), fast_dev_run=True)[1]) == []
 
 
 def of_job(callbacks):
@@ -247,8 +212,8 @@ def test_a_job_gets_the_callback_with_its_objective(container, encoded):
 
 @pytest.mark.usefixtures("one_namespace")
 def test_a_job_without_lines_a_program_outside_and_a_callback_of_the_users_own(container):
-    (found,) = of_job(container.cli("--sagemaker.log_metrics=false").trainer.callbacks)
-    assert found.metrics is None
+    (found,) = of_job(container.cli("--sagemaker.log_metrics=false", "--sagemaker.report=false").trainer.callbacks)
+    assert (found.metrics, found.report) == (None, None)
     own = monitor(objective="mine")
     assert of_job(trainer_settings(callbacks=[own])["callbacks"]) == [own]
     container.leave()

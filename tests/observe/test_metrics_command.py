@@ -12,24 +12,20 @@ from lightning_sm._observe.metrics import metric_lines, metric_regex
 pytestmark = pytest.mark.usefixtures("clean_process")
 
 _MONITORED = """
+trainer:
   strategy: fsdp
   callbacks:
   - class_path: pytorch_lightning.callbacks.EarlyStopping
     init_args: {monitor: val_loss, patience: 3}
   - class_path: pytorch_lightning.callbacks.LearningRateMonitor
 """
-_WORDS = ("--config=config.yaml", "--data.init_args.data_dir=.")
+_WORDS = ("--config=config.yaml", "--config=monitored.yaml", "--data.init_args.data_dir=.")
 
 
 @pytest.fixture
 def project(container):
     """The tiny project, on a laptop, with callbacks that monitor and log."""
-    container.leave()
-    path = container.code / "config.yaml"
-    text = path.read_text()
-    assert re.search(r"^trainer:", text, re.MULTILINE)
-    path.write_text(re.sub(r"^trainer:", f"trainer:{_MONITORED.rstrip()}", text, count=1, flags=re.MULTILINE))
-    return container
+    return container.leave().config(_MONITORED, name="monitored.yaml")
 
 
 def names(printed):

@@ -48,21 +48,16 @@ def run(namespace, model=None, data=None, val=None, every=3600, callbacks=(), fi
         callbacks=[monitor, *callbacks],
         **given,
     )
-    model = net(pl)() if model is None else model
     intervals = 1e12 if every == ALWAYS else 5  # else each batch would look like a hang
     with log_lines() as lines, pytest.MonkeyPatch.context() as patch:
         patch.setattr("lightning_sm._observe.progress._STALL_INTERVALS", intervals)
         if fit is None:
-            trainer.fit(model, loader() if data is None else data, val)
+            trainer.fit(model or net(pl)(), loader() if data is None else data, val)
         else:
-            fit(trainer, model)
+            fit(trainer)
     assert not any("No more progress lines" in line for line in lines), lines
-    assert threads() == []
+    assert "lightning-sm-stalls" not in [thread.name for thread in threading.enumerate()]
     return trainer, monitor.progress, progress_lines(lines), lines
-
-
-def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "lightning-sm-stalls"]
 
 
 def stages(found):
@@ -88,7 +83,7 @@ def test_the_ends_of_all_stages(namespace):
 
 
 class Endless(IterableDataset):
-    def __init__(self, length=10**9):
+    def __init__(self, length):
         self.length = length
 
     def __iter__(self):
@@ -96,37 +91,25 @@ class Endless(IterableDataset):
             yield torch.full((4,), float(number % 3)), torch.zeros(1)
 
 
-def pairs(pl):
-    class Pairs(net(pl)):
-        def _loss(self, batch):
-            return super()._loss(batch[0])
+class Net(net(PL.module())):
+    """Takes the first batch of several, and leaves out the rest of an epoch where it is told to."""
 
-    return Pairs()
+    skips_at = None
 
+    def _loss(self, batch):
+        return super()._loss(batch if torch.is_tensor(batch[0]) else batch[0])
 
-def several(pl):
-    class Several(net(pl)):
-        def validation_step(self, batch, batch_index):
-            super().validation_step(batch[0], batch_index)
-
-    return Several()
+    def on_train_batch_start(self, batch, batch_index, *_):
+        return -1 if batch_index == self.skips_at else None
 
 
 def combined(mode):
     return PL.module("utilities").CombinedLoader([loader(), loader(samples=6)], mode)
 
 
-def skipping(pl):
-    class Skipping(net(pl)):
-        def on_train_batch_start(self, batch, batch_index, *_):
-            return -1 if batch_index == 3 else None
-
-    return Skipping()
-
-
-def setup(stage=None, words=None, model=None, data=None, val=None, **arguments):
+def setup(stage=None, words=None, data=None, val=None, skips_at=None, **arguments):
     """A set-up, and the words that some line of a stage must have."""
-    return stage, words, model, data, val, arguments
+    return stage, words, data, val, skips_at, arguments
 
 
 def endless(length=10**9):
@@ -148,25 +131,24 @@ SETUPS = {
     "validation in some epochs": setup(
         "validation end", {"epoch": "1/1"}, val=loader(), check_val_every_n_epoch=2, max_epochs=2
     ),
-    "validation of a batch of each": setup("validation end", {"batch": "8/8"}, model=several, val=combined("max_size")),
-    "as long as each has one": setup("validation end", {"batch": "3/3"}, model=several, val=combined("min_size")),
+    "validation of a batch of each": setup("validation end", {"batch": "8/8"}, val=combined("max_size")),
+    "as long as each has one": setup("validation end", {"batch": "3/3"}, val=combined("min_size")),
     "limit_val_batches": setup("validation end", {"batch": "2/2"}, val=loader(), limit_val_batches=2),
     "none of the validation": setup("train end", {"batch": "8/8"}, val=loader(), limit_val_batches=0),
-    "the rest of an epoch left out": setup("train end", {"batch": "3/8", "samples": "6"}, model=skipping),
+    "the rest of an epoch left out": setup("train end", {"batch": "3/8", "samples": "6"}, skips_at=3),
     "fast_dev_run": setup("train end", {"batch": "1/1", "epoch": "0/0"}, val=loader(), fast_dev_run=True),
     "overfit_batches": setup("train end", {"batch": "2/2"}, overfit_batches=2),
     "no batches": setup(limit_train_batches=0),
     "a smaller last batch": setup("train end", {"samples": "7", "batch": "2/2"}, data=loader(7, batch_size=4)),
-    "several loaders": setup(
-        "train end", {"batch": "8/8", "samples": "16"}, model=pairs, data=[loader(), loader(batch_size=4)]
-    ),
+    "several loaders": setup("train end", {"batch": "8/8", "samples": "16"}, data=[loader(), loader(batch_size=4)]),
 }
 
 
 @pytest.mark.parametrize("name", SETUPS)
 def test_a_setup(name):
-    stage, words, make, data, val, arguments = SETUPS[name]
-    model = None if make is None else make(PL.module())
+    stage, words, data, val, skips_at, arguments = SETUPS[name]
+    model = Net()
+    model.skips_at = skips_at
     trainer, progress, found, lines = run(PL, model, data, val, every=ALWAYS, **arguments)
     if stage is None:
         assert found == []
@@ -190,14 +172,15 @@ def test_validate_test_and_predict_of_one_trainer(namespace):
         def predict_step(self, batch, batch_index, dataloader_idx=0):
             return self.layers(batch[0])
 
-    def each(trainer, model):
+    def each(trainer):
+        model = Net()
         trainer.validate(model, [loader(samples=4), loader(samples=6)], verbose=False)
         trainer.fit(model, loader())
         trainer.test(model, [loader(samples=4), loader(samples=6)], verbose=False)
         trainer.predict(model, loader(samples=4, batch_size=4))
         trainer.validate(model, loader(samples=5), verbose=False)
 
-    _, _, found, _ = run(namespace, Net(), fit=each)
+    _, _, found, _ = run(namespace, fit=each)
     assert stages(found) == [
         "validation end", "train end", "fit end", "test end", "predict end", "validation end"
     ]  # fmt: skip
@@ -217,11 +200,11 @@ def test_an_exception_within_an_epoch(error):
                 raise error("broken")
             return super().training_step(batch, batch_index)
 
-    def fails(trainer, model):
+    def fails(trainer):
         with contextlib.suppress(BaseException):
-            trainer.fit(model, loader())
+            trainer.fit(Broken(), loader())
 
-    _, _, found, _ = run(PL, Broken(), fit=fails)
+    _, _, found, _ = run(PL, fit=fails)
     assert stages(found) == ["fit interrupted"]
     assert (found[0][1]["batch"], found[0][1]["reason"]) == ("3", error.__name__)
 
@@ -247,18 +230,11 @@ def test_a_bar_of_the_model_wins(namespace):
 
 
 def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch):
-    class Full(logging.Handler):
-        def emit(self, record):
-            if "progress" in record.getMessage():
-                raise OSError("disk full")
+    def full(record):
+        raise OSError("disk full")
 
-    handler = Full()
-    logger = logging.getLogger("lightning_sm")
-    logger.addHandler(handler)
-    try:
-        trainer, _, found, _ = run(PL)
-    finally:
-        logger.removeHandler(handler)
+    monkeypatch.setattr(logging.getLogger("lightning_sm"), "handle", full)
+    trainer, _, found, _ = run(PL)
     assert (found, trainer.global_step) == ([], 8)
 
 

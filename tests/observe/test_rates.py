@@ -7,25 +7,17 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_sm._observe.rates import BatchSize, Counter, Rates
 
 
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 def test_a_validation_does_not_count():
-    clock = Clock()
-    counter = Counter(clock)
+    now = [100.0]
+    counter = Counter(lambda: now[0])
     for _ in range(4):
-        clock.now += 0.5
+        now[0] += 0.5
         counter.fetch_started()
-        clock.now += 0.5
+        now[0] += 0.5
         counter.fetch_ended()
         counter.count(8)
         counter.pause()
-        clock.now += 10
+        now[0] += 10
         counter.resume()
     assert counter.total == Rates(seconds=4.0, batches=4, samples=32, waited=2.0)
     assert (counter.total.data_wait, counter.paused_for) == (0.5, 40.0)

@@ -15,25 +15,22 @@ NAMESPACE = installed_namespaces()[-1]
 PL = NAMESPACE.module()
 
 
-def monitor(**arguments):
-    return callback_class(NAMESPACE, "TrainingMonitor")(**{"progress": None, "metrics": False, **arguments})
-
-
 @pytest.fixture
 def trainer(tmp_path):
-    def make(*callbacks, directory=None, **arguments):
-        report = monitor(report=str(directory or tmp_path), settings=["a = 1 ← b"])
-        arguments = {"max_epochs": 2, "num_sanity_val_steps": 1, "enable_checkpointing": False, **arguments}
+    def make(*callbacks, directory=tmp_path):
+        monitor = callback_class(NAMESPACE, "TrainingMonitor")
         return PL.Trainer(
             accelerator="cpu",
             devices=1,
+            max_epochs=2,
+            num_sanity_val_steps=1,
             logger=False,
             log_every_n_steps=1,
+            enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
             default_root_dir=str(tmp_path),
-            callbacks=[report, *callbacks],
-            **arguments,
+            callbacks=[monitor(None, metrics=False, report=str(directory), settings=["a = 1 ← b"]), *callbacks],
         )
 
     return make
@@ -44,12 +41,11 @@ def page_in(folder):
 
 
 class Raises(PL.Callback):
-    def __init__(self, error, step=5):
-        self.error, self.step = error, step
+    def __init__(self, error):
+        self.error = error
 
-    def on_train_batch_end(self, trainer, *_, **__):
-        if trainer.global_step == self.step:
-            raise self.error
+    def on_train_batch_end(self, *_, **__):
+        raise self.error
 
 
 class Logs(PL.Callback):
@@ -62,6 +58,8 @@ class Logs(PL.Callback):
 
 def test_a_fit_is_reported(trainer, tmp_path):
     run = trainer(Logs())
+    run.validate(tiny_model(PL), loader(), verbose=False)
+    assert not (tmp_path / "report.html").exists()
     with log_lines() as lines:
         run.fit(tiny_model(PL), loader(), loader())
     page = page_in(tmp_path)
@@ -94,13 +92,6 @@ def test_an_exit_is_reported(trainer, tmp_path, error, text):
     page = page_in(tmp_path)
     assert text in page.shown
     assert ("stopped" in page.shown) is (text != "failed")
-
-
-def test_only_fit_is_reported(trainer, tmp_path):
-    run, model = trainer(), tiny_model(PL)
-    run.validate(model, loader(), verbose=False)
-    run.test(model, loader(), verbose=False)
-    assert not (tmp_path / "report.html").exists()
 
 
 @pytest.mark.parametrize("place", ["a file", "missing below a file"])
@@ -136,18 +127,9 @@ def test_a_job_shows_what_sagemaker_determined(container):
     assert ["launcher", "one process per host"] in page.rows
 
 
-def test_the_option_leaves_it_out(container):
-    callbacks = container.hyperparameters({"sagemaker.report": False}).cli().trainer.callbacks
-    assert [each.report for each in callbacks if type(each).__name__ == "TrainingMonitor"] == [None]
-
-
-def test_a_remote_output_directory_is_replaced_by_the_jobs(opt_ml, monkeypatch, tmp_path):
-    for name, value in opt_ml.host("algo-1").environ().items():
-        monkeypatch.setenv(name, value)
-    report = monitor(report="s3://bucket/logs")
-    run = PL.Trainer(accelerator="cpu", logger=False, max_epochs=1, callbacks=[report], enable_checkpointing=False,
-                     enable_progress_bar=False, default_root_dir=str(tmp_path))  # fmt: skip
-    run.fit(tiny_model(PL), loader())
+def test_a_remote_output_directory_is_replaced_by_the_jobs(opt_ml, in_environ, trainer):
+    in_environ(opt_ml.host("algo-1").environ())
+    trainer(directory="s3://bucket/logs").fit(tiny_model(PL), loader())
     assert "completed" in page_in(opt_ml.base / "output" / "data").shown
 
 

@@ -1,6 +1,5 @@
 import json
 import re
-from dataclasses import replace
 
 from lightning_sm import TrainingJob
 from lightning_sm._observe.history import Attempt, History
@@ -8,23 +7,14 @@ from lightning_sm._observe.report import Outcome, rows_of_export
 from lightning_sm._observe.report_writer import ReportWriter, version_of_file
 from tests.observe.made_up import Page, report
 
-JOB = TrainingJob()
-
-
-def job_with(failure):
-    return replace(JOB, failure_file=str(failure))
-
-
-def shown(path):
-    return Page(path.read_text(encoding="utf-8")).shown
-
 
 def test_a_reason_from_before_the_fit_is_not_shown(tmp_path):
     path, failure = tmp_path / "report.html", tmp_path / "failure"
     failure.write_text("old")
     made = report(outcome=Outcome.FAILED, reason="its own")
-    ReportWriter(str(path), made, job_with(failure), version_of_file(str(failure))).complete()
-    assert "its own" in shown(path)
+    job = TrainingJob(failure_file=str(failure))
+    ReportWriter(str(path), made, job, version_of_file(str(failure))).complete()
+    assert "its own" in Page(path.read_text(encoding="utf-8")).shown
 
 
 def test_secrets_are_redacted_everywhere(tmp_path, opt_ml):

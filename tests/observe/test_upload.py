@@ -40,11 +40,9 @@ fsspec.register_implementation("failing", FailingFileSystem, clobber=True)
 
 @pytest.fixture
 def remote():
-    cls = FailingFileSystem
-    cls.store.clear()
-    cls.error, cls.puts = None, []
-    yield cls
-    cls.error = None
+    FailingFileSystem.store.clear()
+    FailingFileSystem.error, FailingFileSystem.puts = None, []
+    return FailingFileSystem
 
 
 @pytest.fixture

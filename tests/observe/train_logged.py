@@ -12,21 +12,21 @@ import torch
 from pytorch_lightning import LightningModule
 from torch.utils.data import DataLoader, TensorDataset
 
+from lightning_sm import SageMakerCLI
+
 SECONDS = float(os.environ.get("STEP_SECONDS", "0"))
 
 
 class Net(LightningModule):
-    def __init__(self, batches: int = 10):
+    def __init__(self, features: int = 4):
         super().__init__()
         self.save_hyperparameters()
-        self.batches = batches
-        self.layer = torch.nn.Linear(4, 1)
+        self.layer = torch.nn.Linear(features, 1)
 
     def training_step(self, batch, batch_index):
         (samples,) = batch
         loss = self.layer(samples).pow(2).mean()
         self.log("loss", loss)
-        self.log("step_logged", float(self.global_step))
         return loss
 
     def on_train_batch_end(self, *args):
@@ -37,22 +37,15 @@ class Net(LightningModule):
             self.trainer.should_stop = True
 
     def train_dataloader(self):
-        samples = torch.randn(2 * self.batches, 4, generator=torch.Generator().manual_seed(0))
+        samples = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
         return DataLoader(TensorDataset(samples), batch_size=2)
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def main():
-    from lightning_sm import SageMakerCLI
-
-    cli = SageMakerCLI(Net, seed_everything_default=1, run=True)
-    if os.environ.get("RESULT"):
-        rank = os.environ.get("RANK", "0")
-        Path(f"{os.environ['RESULT']}-{rank}").write_text(repr(cli.model.layer.weight.tolist()))
-
-
 if __name__ == "__main__":
     sys.argv[0] = "train.py"
-    main()
+    cli = SageMakerCLI(Net, seed_everything_default=1, run=True)
+    if "RESULT" in os.environ:
+        Path(f"{os.environ['RESULT']}-{cli.trainer.global_rank}").write_text(repr(cli.model.layer.weight.tolist()))

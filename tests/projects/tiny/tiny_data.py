@@ -10,18 +10,8 @@ class TinyData(LightningDataModule):
         self.val_dir = val_dir
         self.batch_size = batch_size
 
-    def _loader(self):
+    def train_dataloader(self):
         samples = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
         return DataLoader(TensorDataset(samples), batch_size=self.batch_size)
 
-    def train_dataloader(self):
-        return self._loader()
-
-    def val_dataloader(self):
-        return self._loader()
-
-    def test_dataloader(self):
-        return self._loader()
-
-    def predict_dataloader(self):
-        return self._loader()
+    val_dataloader = test_dataloader = predict_dataloader = train_dataloader
