@@ -14,21 +14,25 @@ _SCRIPT = Path(__file__).parent / "train_strategies.py"
 _KINDS = ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")
 
 
-def _job(tmp_path_factory, *arguments):
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """By mpirun, which starts the ranks of SMDDP and sets no variables of torch's."""
+    arguments = "ddp,fsdp", ",".join(_KINDS)
     folder = tmp_path_factory.mktemp("strategies")
-    return Job(folder, _SCRIPT, *arguments, path=[STANDINS], SM_CURRENT_INSTANCE_TYPE="ml.p4d.24xlarge", timeout=280)
+    job = Job(folder, _SCRIPT, *arguments, path=[STANDINS], SM_CURRENT_INSTANCE_TYPE="ml.p4d.24xlarge", timeout=280)
+    return job.mpirun(2)
 
 
 @pytest.fixture(scope="module")
-def gloo(tmp_path_factory):
-    """SMDDPStrategy as the truth, and our sharded strategies, over gloo."""
-    return _job(tmp_path_factory, "gloo", ",".join(("ddp", *_KINDS))).torchrun(1, 2).results(2)
+def gloo(ranks):
+    """SMDDPStrategy as the truth, and one that shards, over gloo."""
+    return [rank["gloo"] for rank in ranks]
 
 
 @pytest.fixture(scope="module")
-def smddp(tmp_path_factory):
-    """Our sharded strategies over the stand-in, by mpirun, which starts the ranks of SMDDP and sets no variables."""
-    return _job(tmp_path_factory, "smddp", ",".join(_KINDS)).mpirun(2).results(2)
+def smddp(ranks):
+    """Our sharded strategies over the stand-in."""
+    return [rank["smddp"] for rank in ranks]
 
 
 def _whole(results, kind):
@@ -51,10 +55,9 @@ def _is_like_ddp(results, kind, ddp):
     assert [len(values) for values in _whole(results, kind)] == [32, 8, 8, 1] == [len(each) for each in expected]
 
 
-@pytest.mark.parametrize("kind", _KINDS)
-def test_losses_and_weights_over_gloo_are_those_of_ddp(gloo, kind):
-    _is_like_ddp(gloo, kind, gloo)
-    assert {result[kind]["backend"] for result in gloo} == {"gloo"}
+def test_losses_and_weights_over_gloo_are_those_of_ddp(gloo):
+    _is_like_ddp(gloo, "fsdp", gloo)
+    assert {found["backend"] for result in gloo for found in result.values()} == {"gloo"}
 
 
 @pytest.mark.parametrize("kind", _KINDS)
@@ -68,9 +71,9 @@ def test_losses_and_weights_over_the_standin_are_those_of_ddp(smddp, gloo, kind)
         assert result[kind]["topology"] == "2"
 
 
-def test_parameters_are_sharded(gloo):
+def test_parameters_are_sharded(smddp):
     for kind in ("fsdp", "fsdp2"):
-        parts = [sum(map(len, result[kind]["weights"].values())) for result in gloo]
+        parts = [sum(map(len, result[kind]["weights"].values())) for result in smddp]
         assert sum(parts) == 49
         assert max(parts) < 33, "each rank holds about a half"
 
