@@ -41,8 +41,8 @@ SETUPS = {
 }
 STEPS = {"plain": 100, "default": 100, "auto buckets": 100}
 FEW_STEPS = 30
-# Between two averages, and long after PowerSGD has begun. What is chosen after 15 steps is a part of the save at the end
-# of an epoch, after 20, in any case.
+# Between two averages, and long after PowerSGD has begun. What is chosen after 15 steps is a part of the save at the
+# end of an epoch, after 20, in any case.
 KILLED = {"powersgd": 19, "local": 19, "outer": 19, "auto": 25}
 
 

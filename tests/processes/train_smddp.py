@@ -1,7 +1,7 @@
 """Trains over gloo with Lightning's DDP, and over the stand-in for SMDDP, in two parts with a checkpoint between.
 
-Argument: results folder. Then it trains with ``sync_batchnorm`` over the stand-in, and once more alone on whole batches:
-every step sees all the data, whichever process has which part of them.
+Argument: results folder. Then it trains with ``sync_batchnorm`` over the stand-in, and once more alone on whole
+batches: every step sees all the data, whichever process has which part of them.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Trains the same model by several strategies, one after the other, and writes what each rank saw.
 
-Arguments: results folder, the kinds of strategies of ``tests/helpers/sharded.py`` to train over gloo, and those to train
-over ``smddp``, the stand-in; separated by commas.
+Arguments: results folder, the kinds of strategies of ``tests/helpers/sharded.py`` to train over gloo, and those to
+train over ``smddp``, the stand-in; separated by commas.
 """
 
 import contextlib
