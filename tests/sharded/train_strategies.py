@@ -19,6 +19,7 @@ from lightning_sm import SMDDPDeepSpeedStrategy, SMDDPFSDPStrategy, SMDDPModelPa
 from tests.helpers.plain import end_process_group
 from tests.helpers.sharded import cpu_strategy, sharded_model
 from tests.helpers.tiny import loader
+from tests.sharded import smp_fsdp
 
 _MODULE = "smdistributed.dataparallel.torch.torch_smddp"
 _OURS = {
@@ -81,7 +82,7 @@ def main(folder, over_gloo, over_smddp):
     rank = lightning_sm.Topology.resolve().global_rank
     # DDP must not be trained in the job of the stand-in: the others make groups.
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    seen = {"gloo": {kind: _train(kind, "gloo") for kind in over_gloo.split(",")}}
+    seen = {"gloo": {kind: _train(kind, "gloo") for kind in over_gloo.split(",")}, "smp": smp_fsdp.train_each(folder)}
     end_process_group()
     seen["smddp"] = {kind: _train(kind, "smddp") for kind in over_smddp.split(",")}
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(seen))
