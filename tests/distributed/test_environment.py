@@ -1,6 +1,5 @@
 """The cases that Lightning's own tests have for each of its environments, and those of ours."""
 
-import os
 import socket
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from lightning_sm import Launcher, SageMakerEnvironment, Topology
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.errors import TopologyError
-from tests.helpers.environ import mpirun, setup_environment, torchrun
+from tests.helpers.environ import mpirun, setup_environment
 from tests.helpers.rank_zero import rank_zero_onlys
 
 _NAMESPACES = ["pytorch_lightning", "lightning.pytorch"]
@@ -35,19 +34,17 @@ def test_default_attributes():
     assert (environment.local_rank(), environment.node_rank()) == (0, 0)
 
 
-def test_attributes_from_a_container_without_launcher(in_environ, opt_ml):
-    in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ(MASTER_ADDR="127.0.0.1", MASTER_PORT=7777))
-    environment = SageMakerEnvironment()
-    # Lightning has to start the processes of this host itself: trap 10 of the container contract.
-    assert not environment.creates_processes_externally
-    assert (environment.main_address, environment.main_port) == ("127.0.0.1", 7777)
-    assert (environment.local_rank(), environment.node_rank()) == (0, 1)
-
-
 def test_detect(in_environ, opt_ml):
     assert not SageMakerEnvironment.detect()
     in_environ(opt_ml.host("algo-1").environ())
     assert SageMakerEnvironment.detect()
+
+
+def test_a_host_whose_processes_lightning_starts():
+    # Trap 10 of the container contract. Who only reads the address does not wait for its name.
+    environment = SageMakerEnvironment(_host(main_address="no-such-host.invalid"))
+    assert not environment.creates_processes_externally
+    assert (environment.main_address, environment.main_port) == ("no-such-host.invalid", 7777)
 
 
 def test_setters_count_where_lightning_starts_the_processes():
@@ -121,10 +118,6 @@ def test_a_cluster_that_is_left_to_lightning(in_environ):
     assert (ours.world_size(), ours.global_rank()) == (4, 3)
 
 
-def test_who_only_reads_the_address_does_not_wait():
-    assert SageMakerEnvironment(_host(main_address="no-such-host.invalid")).main_address == "no-such-host.invalid"
-
-
 def test_name_that_resolves_late(lines, monkeypatch):
     answers = [_MISSING, _MISSING, []]
 
@@ -148,13 +141,6 @@ def test_name_that_resolves_late(lines, monkeypatch):
 def test_name_that_is_none(name):
     with pytest.raises(TopologyError, match=r"did not resolve within 0 seconds: .* HINT: "):
         setup_environment(SageMakerEnvironment(_external(main_address=name), resolve_timeout=900))
-
-
-def test_teardown_deletes_nothing(in_environ):
-    in_environ(torchrun(0, 1, 0, 1, 0))
-    before = dict(os.environ)
-    SageMakerEnvironment().teardown()
-    assert dict(os.environ) == before
 
 
 @pytest.mark.parametrize(

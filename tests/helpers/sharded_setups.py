@@ -213,27 +213,18 @@ def average_of_own_shards(pl, kind):
 
 
 @setup
-def groups_and_frozen_layer(pl, kind):
-    def groups(module):
-        first, others = [], []
-        for name, value in module.named_parameters():
-            if value.requires_grad:
-                (first if name.startswith("layers.2.") else others).append(value)
-        return torch.optim.AdamW([{"params": first, "lr": 0.001, "weight_decay": 0.1}, {"params": others}], lr=0.02)
-
-    model = net(pl, groups)
-    model.layers[0].requires_grad_(False)
-    return SetUp(model, arguments={"accumulate_grad_batches": 2}, is_killed=False)
-
-
-@setup
-def validation(pl, kind):
-    """Within epochs, with a schedule by steps."""
+def groups_and_validation(pl, kind):
+    """Groups of the optimizer beside a frozen layer, validation within epochs, a schedule by steps, and bf16."""
 
     class Validated(type(net(pl))):
         def configure_optimizers(self):
-            optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
-            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=24)
+            first, others = [], []
+            for name, value in self.named_parameters():
+                if value.requires_grad:
+                    (first if name.startswith("layers.2.") else others).append(value)
+            groups = [{"params": first, "lr": 0.001, "weight_decay": 0.1}, {"params": others}]
+            optimizer = torch.optim.AdamW(groups, lr=0.02)
+            schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
         def validation_step(self, batch, batch_index):
@@ -242,7 +233,10 @@ def validation(pl, kind):
             self.log("val_worst", loss, sync_dist=True, reduce_fx="max")
             self.log("val_count", torch.tensor(1.0), sync_dist=True, reduce_fx="sum")
 
-    return SetUp(Validated(), arguments={"val_check_interval": 4}, is_killed=False, validates=True)
+    model = Validated()
+    model.layers[0].requires_grad_(False)
+    arguments = {"val_check_interval": 4, "accumulate_grad_batches": 2, "precision": "bf16-mixed"}
+    return SetUp(model, arguments=arguments, is_killed=False, validates=True)
 
 
 @setup
@@ -258,17 +252,7 @@ def tied_weights(pl, kind):
     model.layers = nn.Sequential(*before, middle, nn.Tanh(), last)
     # A parameter of two layers belongs to one unit.
     strategy = {"auto_wrap_policy": {nn.Sequential}} if kind == "fsdp" else {}
-    return SetUp(model, strategy=strategy, is_killed=False)
-
-
-@setup
-def bf16_true(pl, kind):
-    return SetUp(net(pl), arguments={"precision": "bf16-true"}, is_killed=False)
-
-
-@setup
-def bf16_mixed(pl, kind):
-    return SetUp(net(pl), arguments={"precision": "bf16-mixed"}, is_killed=False)
+    return SetUp(model, arguments={"precision": "bf16-true"}, strategy=strategy, is_killed=False)
 
 
 def _own(parameter):

@@ -36,7 +36,6 @@ def installed_version(distribution: str) -> Version:
     return int(major), int(minor)
 
 
-_SUMS = "before Lightning 2.0 its own strategy asks for nothing that SMDDP refuses"
 _NO_ARGS = "LightningCLI takes no `args=` before Lightning 1.8"
 _NO_CLI = "Lightning 1.5 has its CLI in another module, without -c"
 _NO_LINKS = "jsonargparse 4.21, which Lightning before 1.8 needs, writes no config with a link into a named class"
@@ -73,11 +72,6 @@ SKIPS = (
     Skip("tests/cli/test_precedence.py::test_the_order_on_the_line_decides*words2*", _lightning_before(1, 8), _NO_CLI),
     Skip("tests/resume/test_setups.py::*weight_averaging]", _lightning_before(2, 6), _NO_AVERAGES),
     Skip("tests/failure/test_report.py::test_what_lightnings_own_cli_refuses*", _lightning_before(1, 8), _NO_CLI),
-    Skip(
-        "tests/processes/test_smddp_standin.py::test_lightnings_own_strategy_fails_on_such_a_backend",
-        _lightning_before(2, 0),
-        _SUMS,
-    ),
     *(
         Skip(f"tests/{test}", _torch_before(1, 13), _NO_WEIGHTS_ONLY)
         for test in (

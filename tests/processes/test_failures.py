@@ -1,5 +1,6 @@
 """Whatever ends one rank, every host's failure file and rank 0's report name it, and no process stays blocked."""
 
+import re
 import time
 from pathlib import Path
 from typing import Dict, NamedTuple
@@ -54,57 +55,28 @@ def run(tmp_path_factory):
     return run
 
 
-@pytest.fixture
-def run_everywhere(run):
-    """Run a job whose every host has a reason; return the name of rank 1's host, and the reasons."""
-
-    def run_everywhere(launch, how):
-        job, _, reasons = run(launch, how)
-        hosts = _LAUNCHES[launch][2]
-        assert sorted(reasons) == sorted(hosts), job.output[-6000:]
-        return hosts[-1], reasons.values()
-
-    return run_everywhere
-
-
-@pytest.mark.parametrize(("launch", "how"), [("torchrun_two_hosts", "blocked"), ("mpirun", "raise")])
-def test_a_rank_that_raises_is_the_reason_on_every_host(run_everywhere, launch, how):
-    host, reasons = run_everywhere(launch, how)
-    for reason in reasons:
-        assert reason.startswith(f"KeyError: 'layers' (rank 1 on {host}; at ")
-        assert "fail.py:" in reason
-        assert reason.endswith(" in fail; then RuntimeError: no layers, said the owner of ***)")
+# What the reason begins with, by the launch and by how the rank fails.
+_REASONS = {
+    ("torchrun_two_hosts", "blocked"): r"KeyError: 'layers' \(rank 1 on algo-2; at .*fail\.py:\d+ in fail; "
+    r"then RuntimeError: no layers, said the owner of \*\*\*\)$",
+    ("mpirun", "exit"): r"SystemExit: no data for this rank \(rank 1 on algo-1; at ",
+    ("torchrun_one_host", "kill"): r"Rank 1 on algo-1 was killed: it exited without an exception \(SIGKILL, ",
+    # Before the ranks have joined.
+    ("torchrun_two_hosts", "model"): r"KeyError: 'layers' \(.*on algo-2; at .*fail\.py:",
+    ("one_process_on_two_hosts", "main"): r"Rank 0 on algo-1 was killed: it exited without an exception \(SIGKILL, ",
+}
 
 
-def test_a_rank_that_exits_with_a_message_is_the_reason_on_every_host(run_everywhere):
-    host, reasons = run_everywhere("one_process_on_two_hosts", "exit")
-    for reason in reasons:
-        assert reason.startswith(f"SystemExit: no data for this rank (rank 1 on {host}; at ")
-
-
-def test_a_rank_that_is_killed_is_the_reason_on_every_host(run_everywhere):
-    host, reasons = run_everywhere("torchrun_one_host", "kill")
-    for reason in reasons:
-        assert reason.startswith(f"Rank 1 on {host} was killed: it exited without an exception (SIGKILL, ")
-
-
-def test_an_error_before_the_ranks_have_joined_is_the_reason_on_every_host(run_everywhere):
-    host, reasons = run_everywhere("torchrun_two_hosts", "model")
-    for reason in reasons:
-        assert reason.startswith("KeyError: 'layers' (")
-        assert f"on {host}; at " in reason
-        assert "fail.py:" in reason
-
-
-def test_rank_zero_killed_in_its_first_second_is_the_reason_on_every_host(run_everywhere):
-    _, reasons = run_everywhere("one_process_on_two_hosts", "main")
-    for reason in reasons:
-        assert reason.startswith("Rank 0 on algo-1 was killed: it exited without an exception (SIGKILL, ")
+@pytest.mark.parametrize(("launch", "how"), _REASONS)
+def test_the_first_cause_is_the_reason_on_every_host(run, launch, how):
+    job, _, reasons = run(launch, how)
+    assert sorted(reasons) == sorted(_LAUNCHES[launch][2]), job.output[-6000:]
+    for reason in reasons.values():
+        assert re.match(_REASONS[launch, how], reason), reason
 
 
 def test_a_blocked_rank_is_ended(run):
-    job, _, reasons = run("torchrun_two_hosts", "blocked")
-    assert reasons["algo-1"].startswith("KeyError: 'layers' (rank 1 on algo-2; at ")
+    job, _, _ = run("torchrun_two_hosts", "blocked")
     assert "Blocked after another rank failed; exiting with code 1." in job.output
 
 
@@ -120,10 +92,7 @@ def test_a_rank_that_ends_first_is_not_reported(run):
     assert reasons == {}
 
 
-@pytest.mark.parametrize(
-    ("launch", "how"),
-    [("mpirun", "raise"), ("one_process_on_two_hosts", "exit"), ("torchrun_two_hosts", "blocked")],
-)
+@pytest.mark.parametrize(("launch", "how"), [("mpirun", "exit"), ("torchrun_two_hosts", "blocked")])
 def test_rank_zero_reports_the_failure_of_another_rank(run, launch, how):
     job, folder, reasons = run(launch, how)
     found = list(folder.glob("*/output/data/report.html"))

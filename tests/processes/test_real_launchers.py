@@ -12,10 +12,10 @@ _SCRIPT = Path(__file__).parent / "train_each_way.py"
 _WAYS = ("class", "name", "plugin")
 _FEW = ("class", "plugin")
 # How it is started, processes per host, hosts, namespace (where it is installed, else the only one), and the ways: a
-# name becomes the class before anything depends on the launcher. tests/toolkits has torchrun on two hosts.
+# name becomes the class before anything depends on the launcher. tests/toolkits has torchrun on two hosts and mpirun,
+# which tests/sharded starts without a toolkit as well.
 _LAUNCHES = {
     "torchrun_one_host": (lambda job: job.torchrun(1, 2), 2, 1, "pytorch_lightning", _WAYS),
-    "mpirun": (lambda job: job.mpirun(2), 2, 1, "pytorch_lightning", _FEW),
     "one_process_on_two_hosts": (lambda job: job.one_per_host(2), 1, 2, "pytorch_lightning", _FEW),
     "one_host_two_devices": (lambda job: job.one_per_host(1), 2, 1, "lightning.pytorch", _FEW),
 }

@@ -1,14 +1,13 @@
 """Trains on two processes with the options of ``SMDDPStrategy`` for communication.
 
-Arguments: results folder, namespace, folder of the saves, and the set-ups, all where none is named. One like
-``local=19`` ends at that step, as by a crash, and the last of such by SIGKILL.
+Arguments: results folder, namespace, folder of the saves, and ``killed`` to train all, and then some that end as by a
+crash, or ``resumed`` to go on with these.
 """
 
 import contextlib
 import importlib
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -40,8 +39,11 @@ SETUPS = {
     "auto buckets": {"bucket_cap_mb": "auto"},
     "outer": {"local_steps": 4, "outer_lr": 0.8, "outer_momentum": 0.6, "communication_warmup_steps": 5},
 }
-STEPS = {"plain": 200, "default": 200, "auto buckets": 200}
+STEPS = {"plain": 100, "default": 100, "auto buckets": 100}
 FEW_STEPS = 30
+# Between two averages, and long after PowerSGD has begun. What is chosen after 15 steps is a part of the save at the
+# end of an epoch, after 20, in any case.
+KILLED = {"powersgd": 19, "local": 19, "outer": 19, "auto": 25}
 
 
 class Crash(BaseException):
@@ -115,7 +117,7 @@ def fix_choices(is_first_start):
     autotune.Measurement.choose = lambda measurement, options: options[-1 if is_last else 0]
 
 
-def train(pl, name, folder, killed_at=None, is_last=False):
+def train(pl, name, folder, killed_at=None):
     """Train a set-up, and return how it ended."""
     forget_fits()
     pl.seed_everything(5)
@@ -126,10 +128,6 @@ def train(pl, name, folder, killed_at=None, is_last=False):
         def on_train_batch_end(self, trainer, *args):
             own_weights.append(_differs(torch.cat([value.detach().flatten() for value in model.parameters()])))
             if trainer.global_step == killed_at:
-                print(f"killed amid {name}", flush=True)
-                dist.barrier()
-                if is_last:
-                    os.kill(os.getpid(), signal.SIGKILL)
                 raise Crash
 
     def counting(tensor, *args, **kwargs):
@@ -236,16 +234,20 @@ def train_linear_by_hand():
     return weights(workers[0])
 
 
-def main(folder, namespace, saves, *named):
+def main(folder, namespace, saves, which):
     pl = importlib.import_module(namespace)
-    fix_choices(is_first_start=not named or "=" in named[0])
+    fix_choices(is_first_start=which == "killed")
     seen = {}
-    for each in named or SETUPS:
-        name, *killed_at = each.split("=")
-        with contextlib.suppress(Crash):
-            seen[name] = train(pl, name, Path(saves, name), *map(int, killed_at), is_last=each in named[-1:])
-    if not named:
+    if which == "killed":
+        for name in SETUPS:
+            seen[name] = train(pl, name, Path(folder, "whole", name))
         seen["linear"] = {"found": train_linear(pl), "expected": train_linear_by_hand()}
+    for name, step in KILLED.items():
+        if which == "resumed":
+            seen[name] = train(pl, name, Path(saves, name))
+        else:
+            with contextlib.suppress(Crash):
+                train(pl, name, Path(saves, name), killed_at=step)
     Path(folder, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(seen))
 
 

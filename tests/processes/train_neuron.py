@@ -1,9 +1,9 @@
 """Trains on the stand-in for TorchNeuron as a job on Trn2 does, and writes what went through its group.
 
-Arguments: results folder, way (``neuron``, ``cpu`` for the same with Lightning's own DDP over gloo, ``precision``,
-``whole``, and the same in two tries: ``stopped``, ``resumed``).
+Arguments: results folder, way (``neuron``, or ``cpu`` for the first training with Lightning's own DDP over gloo).
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -15,6 +15,8 @@ import torch
 
 import lightning_sm
 from lightning_sm._lightning import installed_namespaces
+from lightning_sm._resume.fits import forget_fits
+from tests.helpers.sharded import save_after
 from tests.helpers.tiny import loader, tiny_model, weights
 
 pl = installed_namespaces()[0].module()
@@ -25,12 +27,6 @@ _QUIET = {"enable_progress_bar": False, "enable_model_summary": False}
 
 def _trainer(**arguments):
     return pl.Trainer(**lightning_sm.trainer_settings(**_QUIET, **arguments))
-
-
-def _world(trainer):
-    strategy = trainer.strategy
-    names = {"accelerator": type(trainer.accelerator).__name__, "strategy": type(strategy).__name__}
-    return {**names, "device": str(strategy.root_device), "size": trainer.world_size}
 
 
 def train(way):
@@ -44,10 +40,11 @@ def train(way):
     seen["objects"] = [strategy.broadcast(value if rank == 0 else "mine") for value in ({"a": [1, None]}, "x" * 1000)]
     mean = strategy.reduce(torch.tensor([1.0 + rank], device=strategy.root_device), reduce_op="mean")
     seen["mean"] = mean.tolist()
-    return {**seen, **_world(trainer)}
+    names = {"accelerator": type(trainer.accelerator).__name__, "strategy": type(strategy).__name__}
+    return {**seen, **names, "device": str(strategy.root_device), "size": trainer.world_size}
 
 
-def cast(_):
+def cast():
     """The types of the output under each precision, and whether and where the loss is scaled."""
     seen = {}
     for precision in ("bf16-mixed", "16-mixed", "32-true"):
@@ -60,34 +57,41 @@ def cast(_):
     return seen
 
 
-class _Stop(pl.Callback):
+class Stop(BaseException):
+    """Ends a fit as a crash does."""
+
+
+class _Stopping(pl.Callback):
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step == 6:
-            raise RuntimeError("stopped after step 6")
+            raise Stop
 
 
-def drop_out(way, folder):
+def drop_out(try_, folder):
     """The weights of a model with dropout, whose random numbers are the device's."""
+    forget_fits()  # as in a new process
     pl.seed_everything(3, verbose=False)
     model = tiny_model(pl)
     model.layers.insert(1, torch.nn.Dropout(0.5))
     # Another state than that of the first try, as in any other process.
-    pl.seed_everything({"resumed": 99}.get(way, 3), verbose=False)
-    settings = {"save_every": "1ms", "checkpoint_dir": str(Path(folder).parent / f"saves-{way == 'whole'}")}
-    callbacks = [_Stop()] if way == "stopped" else []
+    pl.seed_everything({"resumed": 99}.get(try_, 3), verbose=False)
+    save_after(5)
+    settings = {"checkpoint_dir": f"{folder}/saves-{try_ == 'whole'}"}
+    callbacks = [_Stopping()] if try_ == "stopped" else []
     trainer = _trainer(max_epochs=2, gradient_clip_val=0.5, sagemaker=settings, callbacks=callbacks, logger=False)
-    trainer.fit(model, loader())
-    return {"weights": weights(model), "steps": trainer.global_step, **_world(trainer)}
+    with contextlib.suppress(Stop):
+        trainer.fit(model, loader())
+    return {"weights": weights(model), "steps": trainer.global_step}
 
 
 def main(folder, way):
-    ways = {"cpu": train, "neuron": train, "precision": cast}
-    seen = ways[way](way) if way in ways else drop_out(way, folder)
+    seen = train(way)
     if way != "cpu":
-        seen["calls"] = standin.calls
+        seen["calls"] = list(standin.calls)
+        seen["precisions"] = cast()
+        seen["tries"] = {try_: drop_out(try_, folder) for try_ in ("whole", "stopped", "resumed")}
     Path(folder, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(seen))
 
 
 if __name__ == "__main__":
-    given, sys.argv[1:] = sys.argv[1:], []  # the next try has the arguments of the first
-    main(*given)
+    main(*sys.argv[1:])

@@ -155,7 +155,7 @@ def on_one_host_each(pl, kind, saved, seen):
 
 
 def tested(pl, kind, seen):
-    """Test and validate the best folder after the fit, and the same step's weights of a fit that ends there."""
+    """Test and validate the best checkpoint after the fit, and the same step's weights of a fit that ends there."""
 
     class Grows(pl.Callback):
         def on_train_batch_end(self, trainer, module, *_):
@@ -176,13 +176,47 @@ def tested(pl, kind, seen):
         )  # fmt: skip
         trainer.fit(model, loader())
         trainer.limit_val_batches = 1.0
-        here = sorted(path.name for path in DIRECTORY.glob("*.ckpt/**/*") if path.is_file())
+        files = (*DIRECTORY.glob("*.ckpt"), *DIRECTORY.glob("*.ckpt/**/*"))
+        here = sorted(path.name for path in files if path.is_file())
         found = [run(model, loader(), ckpt_path=ckpt_path)[0] for run in (trainer.test, trainer.validate)]
         found.append(trainer.test(model, loader(), ckpt_path=ckpt_path)[0])
-        return {"metrics": found, "files": here, "weights": own(trainer)}
+        return trainer, {"metrics": found, "files": here, "weights": own(trainer)}
 
-    seen["best of six"] = play(6, "best")
-    seen["ended at three"] = play(3, None)
+    trainer, seen["best of six"] = play(6, "best")
+    if kind == "ddp":
+        seen["file"] = loaded(trainer)
+    _, seen["ended at three"] = play(3, None)
+
+
+def loaded(trainer):
+    """Load the best file where the other host has none, has another one, and cannot write one."""
+    model, best = trainer.lightning_module, DIRECTORY / "step=3.ckpt"
+    model.predict_step = lambda batch, *_: model.layers(batch[0])
+
+    def load(run, change):
+        if RANK == 1:
+            change()
+        for parameter in model.parameters():
+            parameter.data.zero_()
+        try:
+            # A relative path, which each host takes from where it is.
+            run(model, loader(), ckpt_path=f"{DIRECTORY.name}/{best.name}")
+        except CheckpointError as error:
+            return {"error": str(error)}
+        return {"weights": own(trainer)}
+
+    def cannot_write():
+        shutil.rmtree(DIRECTORY)
+        DIRECTORY.touch()
+
+    found = {
+        "none": load(trainer.predict, best.unlink),
+        "another": load(trainer.test, lambda: best.write_bytes(b"of another training")),
+        "not writable": load(trainer.test, cannot_write),
+    }
+    if RANK == 1:
+        DIRECTORY.unlink()
+    return found
 
 
 def damaged(pl, kind, saved, seen):
@@ -232,8 +266,7 @@ def main(folder, namespace, kinds, cases, older, damage=""):
     for kind in kinds.split(","):
         of_kind = seen.setdefault(kind, {})
         if cases == "two":
-            if kind != "ddp":
-                tested(pl, kind, of_kind)
+            tested(pl, kind, of_kind)
             on_one_host_each(pl, kind, older / kind, of_kind)
             if kind in damage.split(","):
                 damaged(pl, kind, older / kind, of_kind)

@@ -28,20 +28,15 @@ def failure_of(job):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The folder of a run that nothing interrupts."""
-    folder = tmp_path_factory.mktemp("whole")
-    job = Job(folder, SCRIPT, CHECKPOINTS=folder / "checkpoints").torchrun(1, 2)
-    job.results(2)
-    return job.folder
+def job(tmp_path_factory):
+    return Job(tmp_path_factory.mktemp("job"), SCRIPT, KILL_AT=5, timeout=400).torchrun(1, 2, "--max-restarts=1")
 
 
-def test_workers_that_torchrun_starts_again_go_on_where_they_were(tmp_path, whole):
-    job = Job(tmp_path, SCRIPT, KILL_AT=5, timeout=400).torchrun(1, 2, "--max-restarts=1")
-    assert [result["steps"] for result in job.results(2)] == [16, 16]
-    for rank in (0, 1):
-        steps = steps_of(tmp_path, rank)
-        assert final(steps) == final(steps_of(whole, rank))
+def test_workers_that_torchrun_starts_again_go_on_where_they_were(job, ranks):
+    for rank, result in enumerate(ranks):
+        assert result["steps"] == [16, 16]
+        steps = steps_of(job.folder, rank)
+        assert final(steps) == final(steps_of(job.folder / "whole", rank))
         # From the newest checkpoint.
         assert [min(each["step"] for each in steps if each["attempt"] == attempt) for attempt in (0, 1)] == [0, 3]
     assert failure_of(job) is None
@@ -50,14 +45,15 @@ def test_workers_that_torchrun_starts_again_go_on_where_they_were(tmp_path, whol
     assert "could not be reported" not in job.output
 
 
-def test_another_world_size_and_a_schedule_that_no_longer_fits(tmp_path, whole):
+def test_another_world_size_and_a_schedule_that_no_longer_fits(tmp_path, job, ranks):
     """After 12 of 16 steps on two ranks, one rank would take 16 more."""
     checkpoints = tmp_path / "checkpoints"
     # As if the job had been lost before its end.
-    shutil.copytree(whole / "checkpoints", checkpoints, ignore=shutil.ignore_patterns("fit.json", "step-16*"))
-    job = Job(tmp_path / "alone", SCRIPT, CHECKPOINTS=checkpoints, timeout=300).torchrun(1, 1)
-    assert "step-12.ckpt was saved by 2 processes, and this job has 1. What differs from the earlier" in job.output
+    whole = job.folder / "whole" / "checkpoints"
+    shutil.copytree(whole, checkpoints, ignore=shutil.ignore_patterns("fit.json", "step-16*"))
+    alone = Job(tmp_path / "alone", SCRIPT, CHECKPOINTS=checkpoints, timeout=300).torchrun(1, 1)
+    assert "step-12.ckpt was saved by 2 processes, and this job has 1. What differs from the earlier" in alone.output
     line = "Restarting epoch 1: the checkpoint is from epoch 1 after 4 batches, but the world size was 2"
-    assert line in job.output
-    assert [each["step"] for each in steps_of(job.folder)] == list(range(12, 17))
-    assert failure_of(job).startswith("ValueError: Tried to step 17 times.")
+    assert line in alone.output
+    assert [each["step"] for each in steps_of(alone.folder)] == list(range(12, 17))
+    assert failure_of(alone).startswith("ValueError: Tried to step 17 times.")

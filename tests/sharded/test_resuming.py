@@ -68,10 +68,10 @@ def test_sigterm_saves_on_all_ranks_and_the_job_continues_there(ranks, kind):
         assert seen["after it"]["weights"] == seen["whole"]["weights"]
 
 
-@pytest.mark.parametrize("kind", _SHARDED)
-def test_the_best_folder_is_tested_with_the_shards_of_both_hosts(job, ranks, kind):
+@pytest.mark.parametrize("kind", _KINDS)
+def test_the_best_checkpoint_is_tested_and_validated_with_the_files_of_both_hosts(job, ranks, kind):
     first, second = (seen[kind]["best of six"]["files"] for seen in ranks)
-    assert set(first) & set(second) == {"manifest.json"}
+    assert set(first) & set(second) == (set() if kind == "ddp" else {"manifest.json"})
     for seen in (each[kind] for each in ranks):
         found, expected = seen["best of six"], seen["ended at three"]
         test, validation, again = found["metrics"]
@@ -79,6 +79,15 @@ def test_the_best_folder_is_tested_with_the_shards_of_both_hosts(job, ranks, kin
         assert (test, test["test_loss"]) == (again, validation["val_loss"])
         assert found["weights"] == expected["weights"]
     assert "Sending /proc/self/cwd/checkpoints/step=3.ckpt/" in job.output
+
+
+def test_a_file_of_the_main_host_is_loaded_on_both_or_an_error_on_both(ranks):
+    assert ranks[1]["ddp"]["best of six"]["files"] == []
+    for seen in (each["ddp"] for each in ranks):
+        for case in ("none", "another"):
+            assert seen["file"][case] == {"weights": seen["ended at three"]["weights"]}
+        error = seen["file"]["not writable"]["error"]
+        assert "step=3.ckpt is not on every host, and could not be sent (global_rank 1: " in error
 
 
 @pytest.mark.parametrize(

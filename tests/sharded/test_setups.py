@@ -63,7 +63,7 @@ def test_a_job_that_had_finished_has_the_same_weights_and_model(of_ranks):
 def test_with_us_each_number_is_lightnings_own(ranks, kind):
     for rank in ranks:
         compared = [found for found in rank[kind].values() if "ours" in found]
-        assert len(compared) == 5
+        assert len(compared) == 2
         for found in compared:
             assert found["ours"] == found["plain"]
             losses = {round(batch["loss"], 3) for batch in found["plain"]["batches"].values()}

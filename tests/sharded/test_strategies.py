@@ -14,21 +14,25 @@ _SCRIPT = Path(__file__).parent / "train_strategies.py"
 _KINDS = ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")
 
 
-def _job(tmp_path_factory, *arguments):
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """By mpirun, which starts the ranks of SMDDP and sets no variables of torch's."""
+    arguments = "ddp,fsdp", ",".join(_KINDS)
     folder = tmp_path_factory.mktemp("strategies")
-    return Job(folder, _SCRIPT, *arguments, path=[STANDINS], SM_CURRENT_INSTANCE_TYPE="ml.p4d.24xlarge", timeout=280)
+    job = Job(folder, _SCRIPT, *arguments, path=[STANDINS], SM_CURRENT_INSTANCE_TYPE="ml.p4d.24xlarge", timeout=280)
+    return job.mpirun(2)
 
 
 @pytest.fixture(scope="module")
-def gloo(tmp_path_factory):
-    """SMDDPStrategy as the truth, and our sharded strategies, over gloo."""
-    return _job(tmp_path_factory, "gloo", ",".join(("ddp", *_KINDS))).torchrun(1, 2).results(2)
+def gloo(ranks):
+    """SMDDPStrategy as the truth, and one that shards, over gloo."""
+    return [rank["gloo"] for rank in ranks]
 
 
 @pytest.fixture(scope="module")
-def smddp(tmp_path_factory):
-    """Our sharded strategies over the stand-in, by mpirun, which starts the ranks of SMDDP and sets no variables."""
-    return _job(tmp_path_factory, "smddp", ",".join(_KINDS)).mpirun(2).results(2)
+def smddp(ranks):
+    """Our sharded strategies over the stand-in."""
+    return [rank["smddp"] for rank in ranks]
 
 
 def _whole(results, kind):
@@ -51,10 +55,9 @@ def _is_like_ddp(results, kind, ddp):
     assert [len(values) for values in _whole(results, kind)] == [32, 8, 8, 1] == [len(each) for each in expected]
 
 
-@pytest.mark.parametrize("kind", _KINDS)
-def test_losses_and_weights_over_gloo_are_those_of_ddp(gloo, kind):
-    _is_like_ddp(gloo, kind, gloo)
-    assert {result[kind]["backend"] for result in gloo} == {"gloo"}
+def test_losses_and_weights_over_gloo_are_those_of_ddp(gloo):
+    _is_like_ddp(gloo, "fsdp", gloo)
+    assert {found["backend"] for result in gloo for found in result.values()} == {"gloo"}
 
 
 @pytest.mark.parametrize("kind", _KINDS)
@@ -68,9 +71,9 @@ def test_losses_and_weights_over_the_standin_are_those_of_ddp(smddp, gloo, kind)
         assert result[kind]["topology"] == "2"
 
 
-def test_parameters_are_sharded(gloo):
+def test_parameters_are_sharded(smddp):
     for kind in ("fsdp", "fsdp2"):
-        parts = [sum(map(len, result[kind]["weights"].values())) for result in gloo]
+        parts = [sum(map(len, result[kind]["weights"].values())) for result in smddp]
         assert sum(parts) == 49
         assert max(parts) < 33, "each rank holds about a half"
 
@@ -85,3 +88,36 @@ def test_what_goes_through_the_groups(smddp):
         groups = [call for call in result["fsdp2"]["calls"] if call[0] == "new_group"]
         assert all(backend == "smddp" for _, backend, _ in groups)
         assert "new_group" not in names["fsdp"]
+
+
+# --- SMPFSDPStrategy over the stand-in for AWS's torch.sagemaker
+
+
+@pytest.mark.parametrize(("case", "replicas"), [("plain", 2), ("tensor", 1)])
+def test_weights_with_smp_v2_are_those_of_plain_lightning(ranks, case, replicas):
+    from tests.helpers.smp import fit_plain
+
+    plain = fit_plain(8, gradient_clip_val=0.05)["weights"]
+    for rank, found in enumerate(each["smp"][case] for each in ranks):
+        assert found["sampler"] == {"num_replicas": replicas, "rank": rank % replicas}
+        assert found["weights"]
+        for name, numbers in found["weights"].items():
+            assert numbers == pytest.approx(plain[f"net.{name}"], abs=1e-6), name
+
+
+def test_the_steps_with_smp_v2_are_those_of_aws(ranks):
+    for found in (each["smp"] for each in ranks):
+        assert found["plain"]["calls"] == [["init"]] + [["clip_grad_norm_", 0.05]] * 12
+        assert found["tensor"]["calls"][:2] == [["init"], ["transform", "Sequential", None]]
+        assert found["meta"]["calls"][:2] == [["init"], ["DelayedParamIniter"]]
+        assert ["post_param_init"] in found["meta"]["calls"]
+        assert found["meta"]["calls"][-7] == ["validated"]
+        assert all(numbers for numbers in found["meta"]["weights"].values())
+
+
+def test_what_torchs_checkpoints_cannot_hold_is_refused_by_name(ranks):
+    for found in (each["smp"] for each in ranks):
+        assert found["plain"]["saved"] == found["meta"]["saved"] == "a file"
+        for error in (found["tensor"]["saved"], found["early"]):
+            assert "tensor_parallel_degree=2" in error
+            assert "torch.sagemaker.distributed.checkpoint" in error

@@ -1,7 +1,7 @@
 """Trains as a job that is started again would, and notes each step of each attempt; for the tests of elastic jobs.
 
-Argument: the results folder. Variables: ``CHECKPOINTS``, a directory, and ``KILL_AT``, the step after which rank 1 is
-killed in the first attempt.
+Argument: the results folder. Variables: ``KILL_AT``, the step after which rank 1 is killed in the first attempt; the
+next one goes on, and then trains the same from the beginning in the folder ``whole``. ``CHECKPOINTS``, a directory.
 """
 
 import json
@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import lightning_sm
+from lightning_sm._resume.fits import forget_fits
 from tests.helpers.sharded import save_after, sharded_model
 
 SAMPLES, BATCH = 32, 2
@@ -62,9 +63,8 @@ def traced_model(folder):
     return Traced()
 
 
-def main(folder):
-    folder = Path(folder)
-    checkpoints = os.environ.get("CHECKPOINTS")
+def fit(folder, checkpoints=None):
+    folder.mkdir(exist_ok=True)
     settings = lightning_sm.trainer_settings(
         accelerator="cpu",
         strategy="ddp",
@@ -79,7 +79,14 @@ def main(folder):
     pl.seed_everything(3)
     loader = DataLoader(data(), BATCH, shuffle=True)
     trainer.fit(traced_model(folder), loader, DataLoader(data(), BATCH))
-    Path(folder, f"rank-{RANK}.json").write_text(json.dumps({"steps": trainer.global_step}))
+    return trainer.global_step
+
+
+def main(folder):
+    steps = [fit(Path(folder), os.environ.get("CHECKPOINTS"))]
+    forget_fits()  # as in a new process
+    steps.append(fit(Path(folder, "whole"), f"{folder}/whole/checkpoints"))
+    Path(folder, f"rank-{RANK}.json").write_text(json.dumps({"steps": steps}))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Trains the same model by several strategies, one after the other, and writes what each rank saw.
 
-Arguments: results folder, backend (``gloo`` or ``smddp``, the stand-in), kinds of strategies as in
-``tests/helpers/sharded.py``, separated by commas.
+Arguments: results folder, the kinds of strategies of ``tests/helpers/sharded.py`` to train over gloo, and those to
+train over ``smddp``, the stand-in; separated by commas.
 """
 
 import contextlib
@@ -16,8 +16,10 @@ import torch.distributed as dist
 
 import lightning_sm
 from lightning_sm import SMDDPDeepSpeedStrategy, SMDDPFSDPStrategy, SMDDPModelParallelStrategy, SMDDPStrategy
+from tests.helpers.plain import end_process_group
 from tests.helpers.sharded import cpu_strategy, sharded_model
 from tests.helpers.tiny import loader
+from tests.sharded import smp_fsdp
 
 _MODULE = "smdistributed.dataparallel.torch.torch_smddp"
 _OURS = {
@@ -50,34 +52,40 @@ def _weights(kind, model):
         }
 
 
-def main(folder, backend, kinds):
-    seen = {}
-    for kind in kinds.split(","):
-        before = len(_calls())
-        strategy = _strategy(kind, backend)
-        trainer = pl.Trainer(
-            accelerator="cpu",
-            devices=2,
-            strategy=strategy,
-            max_epochs=2,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-        model = sharded_model(pl)
-        trainer.fit(model, loader(), loader())
-        seen[kind] = {
-            "backend": dist.get_backend(),
-            "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
-            "sampler": dict(strategy.distributed_sampler_kwargs),
-            "weights": _weights(kind, trainer.model),
-            "object": strategy.broadcast({"rank": trainer.global_rank}, src=1),
-            "calls": _calls()[before:],
-            "optimize_sdp": os.environ.get("SMDATAPARALLEL_OPTIMIZE_SDP"),
-            "topology": str(lightning_sm.Topology.resolve().world_size),
-        }
-    Path(folder, f"rank-{dist.get_rank()}.json").write_text(json.dumps(seen))
+def _train(kind, backend):
+    before = len(_calls())
+    strategy = _strategy(kind, backend)
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy=strategy,
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(sharded_model(pl), loader(), loader())
+    return {
+        "backend": dist.get_backend(),
+        "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
+        "sampler": dict(strategy.distributed_sampler_kwargs),
+        "weights": _weights(kind, trainer.model),
+        "object": strategy.broadcast({"rank": trainer.global_rank}, src=1),
+        "calls": _calls()[before:],
+        "optimize_sdp": os.environ.get("SMDATAPARALLEL_OPTIMIZE_SDP"),
+        "topology": str(lightning_sm.Topology.resolve().world_size),
+    }
+
+
+def main(folder, over_gloo, over_smddp):
+    rank = lightning_sm.Topology.resolve().global_rank
+    # DDP must not be trained in the job of the stand-in: the others make groups.
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    seen = {"gloo": {kind: _train(kind, "gloo") for kind in over_gloo.split(",")}, "smp": smp_fsdp.train_each(folder)}
+    end_process_group()
+    seen["smddp"] = {kind: _train(kind, "smddp") for kind in over_smddp.split(",")}
+    Path(folder, f"rank-{rank}.json").write_text(json.dumps(seen))
 
 
 def _calls():

@@ -3,6 +3,7 @@
 Importing it builds the device by ``g++``, once for each folder that ``NEURON_STANDIN_BUILD`` names, and registers both.
 """
 
+import fcntl
 import os
 import subprocess
 import types
@@ -22,16 +23,18 @@ _LIBRARY = Path(os.environ["NEURON_STANDIN_BUILD"]) / "libneuron_standin.so"
 
 def build():
     """Compile the device, and return the library. ``FileNotFoundError``: there is no compiler."""
-    if not _LIBRARY.exists():
-        root = Path(torch.__file__).parent
-        standard = "c++20" if torch.__version__ >= "2.1" else "c++17"
-        include = [f"-I{root / 'include'}", f"-I{root / 'include/torch/csrc/api/include'}"]
-        flags = ["-O0", f"-std={standard}", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
-        built = _LIBRARY.with_suffix(f".{os.getpid()}")
-        links = [f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu"]
-        command = ["g++", "-shared", "-fPIC", *flags, *include, str(_SOURCE), "-o", str(built), *links]
-        subprocess.run(command, check=True, capture_output=True)
-        os.replace(built, _LIBRARY)
+    with open(f"{_LIBRARY}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the first process builds it, and the others wait
+        if not _LIBRARY.exists():
+            root = Path(torch.__file__).parent
+            standard = "c++20" if torch.__version__ >= "2.1" else "c++17"
+            include = [f"-I{root / 'include'}", f"-I{root / 'include/torch/csrc/api/include'}"]
+            flags = ["-O0", f"-std={standard}", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+            built = _LIBRARY.with_suffix(".built")
+            links = [f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu"]
+            command = ["g++", "-shared", "-fPIC", *flags, *include, str(_SOURCE), "-o", str(built), *links]
+            subprocess.run(command, check=True, capture_output=True)
+            os.replace(built, _LIBRARY)
     return _LIBRARY
 
 

@@ -1,16 +1,10 @@
-"""Trains by ``SMPFSDPStrategy`` over the stand-in for ``torch.sagemaker``, and writes what each rank saw.
-
-Arguments: results folder, and as JSON the parameters of the job of each case.
-"""
+"""Trains by ``SMPFSDPStrategy`` over the stand-in for ``torch.sagemaker``, in the process group that is there."""
 
 import json
 import os
-import sys
-from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
-import torch.distributed as dist
 
 import lightning_sm
 from lightning_sm.errors import LightningSMError
@@ -56,7 +50,8 @@ def pl_full(module):
     return FullyShardedDataParallel.summon_full_params(module, writeback=False)
 
 
-def main(folder):
+def train_each(folder):
+    """What this rank saw with the parameters of each job."""
     seen = {
         "plain": run(folder, {}, 4, SMPModel()),
         "tensor": run(folder, {"tensor_parallel_degree": 2}, 8, SMPModel()),
@@ -67,8 +62,5 @@ def main(folder):
         run(folder, {"tensor_parallel_degree": 2}, 8, SMPModel(), callbacks=callbacks, enable_checkpointing=True)
     except LightningSMError as error:
         seen["early"] = str(error)
-    Path(folder, f"rank-{dist.get_rank()}.json").write_text(json.dumps(seen))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    del os.environ["SM_HP_MP_PARAMETERS"]
+    return seen
