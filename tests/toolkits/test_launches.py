@@ -13,13 +13,16 @@ pytestmark = [
 ]
 
 # What they were told is in the recordings. The toolkits start them as others of the table, with fewer processes, more
-# hosts or groups; tests/processes has the processes that Lightning starts.
+# hosts or groups; tests/processes has the processes that Lightning starts, and test_captured_v3.py v3's torchrun.
 _RECORDED_ONLY = {
+    "none_two_hosts",
+    "none_parameter_server",
     "none_two_groups",
     "none_two_devices",
     "torchrun_two_hosts",
     "pytorchddp_two_hosts",
     "v3_none_two_devices",
+    "v3_torchrun_two_hosts",
 }
 _REHEARSED = [name for name in LAUNCHES if name not in _RECORDED_ONLY]
 
