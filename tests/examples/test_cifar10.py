@@ -69,10 +69,6 @@ class TestDataModule:
 
 
 class TestDownload:
-    def test_needs_to_know_where(self, data):
-        with pytest.raises(ValueError, match=r"data_dir is not set. HINT"):
-            data.CIFAR10DataModule(download=True)
-
     @pytest.mark.parametrize("error", [URLError("no route"), RuntimeError("File not found or corrupted."), OSError(30)])
     def test_failure_is_explained(self, data, tmp_path, monkeypatch, error):
         def fail(*args, **kwargs):
@@ -81,13 +77,6 @@ class TestDownload:
         monkeypatch.setattr(data, "CIFAR10", fail)
         with pytest.raises(data.CIFARFilesError, match=r"could not be downloaded into .* HINT"):
             data.CIFAR10DataModule(data_dir=str(tmp_path), download=True).prepare_data()
-
-    def test_what_is_there_is_not_downloaded(self, data, monkeypatch):
-        monkeypatch.setattr(data, "CIFAR10", None)
-        module = data.CIFAR10DataModule(data_dir=str(data.SAMPLE.parent), download=True)
-        module.prepare_data()
-        module.setup("test")
-        assert len(module.test_set) == 400
 
 
 class TestModel:
