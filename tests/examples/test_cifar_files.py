@@ -43,12 +43,6 @@ def write_tar(path: Path, members) -> Path:
     return path
 
 
-class TestFind:
-    def test_the_folder_goes_before_the_archive(self, cifar, folder):
-        write_tar(folder / cifar.ARCHIVE, [])
-        assert cifar.find(folder) == folder / cifar.FOLDER
-
-
 class TestRead:
     def test_folder_and_archive_give_the_same(self, cifar, batch, folder, tmp_path):
         archive = write_tar(
