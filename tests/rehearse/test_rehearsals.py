@@ -27,11 +27,6 @@ from tests.helpers.rehearsal import needs, processes_with
 pytestmark = pytest.mark.full
 
 
-def isolations(*names: str) -> List[Any]:
-    """Some isolations, as parameters of a test."""
-    return [pytest.param(name, marks=needs(name)) for name in names]
-
-
 @pytest.fixture(autouse=True)
 def _nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a rehearsal could leave on this machine is gone."""
@@ -121,9 +116,9 @@ def test_hosts_share_nothing(rehearse, source: Path, tmp_path: Path) -> None:
     assert not list(Path("/tmp").glob("seen-*"))
 
 
-@pytest.mark.parametrize("isolation", isolations("netns"))
-def test_a_failing_host_ends_the_others(source: Path, isolation: str, capfd: pytest.CaptureFixture) -> None:
-    options = RehearsalOptions(source_dir=str(source), abort_after=1, isolation=isolation)
+@needs("netns")
+def test_a_failing_host_ends_the_others(source: Path, capfd: pytest.CaptureFixture) -> None:
+    options = RehearsalOptions(source_dir=str(source), abort_after=1, isolation="netns")
     outcome = run_request(create_request("fail.py", options, hosts=2), log_to_stderr=True)
     assert (outcome.exit_code, outcome.status) == (1, "Failed")
     assert str(outcome.failure_reason).startswith("ExecuteUserScriptError:\nExitCode 1\n")
@@ -136,14 +131,14 @@ def test_a_failing_host_ends_the_others(source: Path, isolation: str, capfd: pyt
     assert capfd.readouterr().out == ""
 
 
-@pytest.mark.parametrize("isolation", isolations("netns"))
-def test_a_host_that_cannot_be_set_up(command: List[str], tmp_path: Path, isolation: str) -> None:
+@needs("netns")
+def test_a_host_that_cannot_be_set_up(command: List[str], tmp_path: Path) -> None:
     stub = tmp_path / "bin" / "chmod"
     stub.parent.mkdir()
     stub.write_text("#!/bin/sh\necho no such luck\nexit 1\n")
     stub.chmod(0o755)
     done = subprocess.run(
-        [*command, "--isolation", isolation, "plain.py"],
+        [*command, "--isolation", "netns", "plain.py"],
         capture_output=True,
         env={**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"},
         timeout=60,
@@ -154,10 +149,10 @@ def test_a_host_that_cannot_be_set_up(command: List[str], tmp_path: Path, isolat
     assert b"no such luck" in done.stderr
 
 
-@pytest.mark.parametrize("isolation", isolations("userns"))
-def test_timeout(rehearse, isolation: str) -> None:
+@needs("userns")
+def test_timeout(rehearse) -> None:
     mark = uuid.uuid4().hex
-    done = rehearse("--isolation", isolation, "--hosts", 2, "--timeout", "15s", "talk.py", "--mark", mark)
+    done = rehearse("--isolation", "userns", "--hosts", 2, "--timeout", "15s", "talk.py", "--mark", mark)
     assert done.exit_code == 124
     assert done.summary["failure_reason"].startswith("Still running after 1")
     assert processes_with(mark) == []
@@ -180,10 +175,10 @@ def test_a_signal_to_the_command(command: List[str], isolation: str, number: sig
     _gone(mark)
 
 
-@pytest.mark.parametrize("isolation", isolations("netns"))
-def test_a_holder_that_is_killed(command: List[str], isolation: str) -> None:
+@needs("netns")
+def test_a_holder_that_is_killed(command: List[str]) -> None:
     mark = uuid.uuid4().hex
-    with _started([*command, "--isolation", isolation, "sleep.py", "--mark", mark]) as process:
+    with _started([*command, "--isolation", "netns", "sleep.py", "--mark", mark]) as process:
         holder = subprocess.check_output(["pgrep", "-P", str(process.pid), "-f", "_holder"]).decode().split()
         os.kill(int(holder[0]), signal.SIGKILL)
         assert process.wait(timeout=30) == 2

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from .launches import LAUNCHES
-from .running import needs_launch
+from .running import needs_launch, rehearse_launch
 
 pytestmark = [
     pytest.mark.full,
@@ -38,8 +38,10 @@ def launch(name):
 
 
 @pytest.fixture(scope="module")
-def rehearsed(name, rehearsed_launch):
-    return rehearsed_launch(name)
+def rehearsed(name, tmp_path_factory):
+    done = rehearse_launch(name, tmp_path_factory.mktemp(name))
+    assert done.exit_code == 0, done.log[-8000:]
+    return done
 
 
 @pytest.fixture(scope="module")
