@@ -56,15 +56,13 @@ def _anonymous_bytes() -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
 
 
-def worker(kind: str, how: str, folder: str, count: int, width: int) -> None:
+def worker(kind: str, how: str, folder: str) -> None:
     """Train a step in this rank, export, and write the peak as a multiple of the model's size.
 
     Args:
         kind: A key of ``KINDS`` in ``tests/helpers/sharded.py``.
         how: A format of ``sagemaker.export``, or ``lightning``.
         folder: Where to write.
-        count: The number of parameters.
-        width: The number of rows and columns of each.
     """
     sys.path.insert(0, _ROOT)
     import pytorch_lightning as pl
@@ -77,7 +75,7 @@ def worker(kind: str, how: str, folder: str, count: int, width: int) -> None:
     class Big(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.parts = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(count)))
+            self.parts = torch.nn.Sequential(*(torch.nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_COUNT)))
 
         def configure_model(self) -> None:
             from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -88,7 +86,7 @@ def worker(kind: str, how: str, folder: str, count: int, width: int) -> None:
                     fully_shard(part, mesh=mesh)
 
         def training_step(self, batch: Any, index: int) -> Any:
-            return self.parts(torch.ones(1, width)).mean()
+            return self.parts(torch.ones(1, _WIDTH)).mean()
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -106,7 +104,7 @@ def worker(kind: str, how: str, folder: str, count: int, width: int) -> None:
                 else:
                     export = ModelExport(folder, export=how, export_weights="last")
                     export.export_now(trainer, module)
-            growth = peak.bytes / (4 * count * width**2)
+            growth = peak.bytes / (4 * _COUNT * _WIDTH**2)
             Path(folder, f"rank-{trainer.global_rank}.json").write_text(json.dumps(growth))
 
     trainer = pl.Trainer(
@@ -123,19 +121,17 @@ def worker(kind: str, how: str, folder: str, count: int, width: int) -> None:
     trainer.fit(Big(), DataLoader([0] * _PROCESSES))  # type: ignore[arg-type]
 
 
-def measure(kind: str, how: str, count: int, width: int) -> List[float]:
+def measure(kind: str, how: str) -> List[float]:
     """Launch two processes and return the peak of each rank, as a multiple of the model's size.
 
     Args:
         kind: As of :func:`worker`.
         how: As of :func:`worker`.
-        count: As of :func:`worker`.
-        width: As of :func:`worker`.
     """
     with tempfile.TemporaryDirectory() as folder:
         start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={_PROCESSES}"]
         done = subprocess.run(
-            [*start, __file__, "worker", kind, how, folder, str(count), str(width)],
+            [*start, __file__, "worker", kind, how, folder],
             env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -156,7 +152,7 @@ def main() -> None:
     given = words.parse_args()
 
     def peak(kind: str, how: str) -> float:
-        first, second = measure(kind, how, _COUNT, _WIDTH)
+        first, second = measure(kind, how)
         print(f"{kind}, {how}: rank 0 {first:.2f}, rank 1 {second:.2f} times the model's size", file=sys.stderr)
         return first
 
@@ -171,6 +167,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["worker"]:
-        worker(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]), int(sys.argv[6]))
+        worker(*sys.argv[2:])
     else:
         main()

@@ -44,30 +44,15 @@ _VARIANTS: Dict[str, Optional[Dict[str, Any]]] = {
     "DDPStrategy": None,
     "view": {},
     "bucket_cap_mb=5": {"bucket_cap_mb": 5},
-    "static_graph": {"static_graph": True},
-    "bf16": {"gradient_compression": "bf16"},
     "bf16, bucket_cap_mb=5": {"gradient_compression": "bf16", "bucket_cap_mb": 5},
-    "fp16, bucket_cap_mb=5": {"gradient_compression": "fp16", "bucket_cap_mb": 5},
-    "powersgd, rank 1": {"gradient_compression": "powersgd", "powersgd_rank": 1},
-    "powersgd, rank 4": {"gradient_compression": "powersgd", "powersgd_rank": 4},
-    "local_steps=8": {"local_steps": 8},
-    "local_steps=16": {"local_steps": 16},
     "auto": {"gradient_compression": "auto", "bucket_cap_mb": "auto"},
+    "powersgd, rank 4": {"gradient_compression": "powersgd", "powersgd_rank": 4},
+    "local_steps=16": {"local_steps": 16},
     "local_steps=16, outer": {"local_steps": 16, "outer_lr": 0.7, "outer_momentum": 0.9},
 }
-_DEFAULT = (
-    "DDPStrategy",
-    "view",
-    "bucket_cap_mb=5",
-    "bf16, bucket_cap_mb=5",
-    "auto",
-    "powersgd, rank 4",
-    "local_steps=16",
-    "local_steps=16, outer",
-)
 
 
-# --- models, as the shapes of the parameters of each layer
+# --- the model, as the shapes of the parameters of each layer
 
 Shapes = List[Tuple[int, ...]]
 
@@ -78,29 +63,6 @@ def _transformer() -> List[Shapes]:
     attention: Shapes = [(width,), (width,), (3 * width, width), (3 * width,), (width, width), (width,)]
     feed_forward: Shapes = [(width,), (width,), (4 * width, width), (4 * width,), (width, 4 * width), (width,)]
     return [[(256, width), (256, width)], *[attention, feed_forward] * 8, [(width,), (width,), (256, width)]]
-
-
-def _mlp() -> List[Shapes]:
-    """Seven dense layers with 0.2 million parameters, as in AWS's announcement of SMDDP."""
-    widths = [784, 160, 160, 160, 128, 64, 32, 10]
-    return [[(after, before), (after,)] for before, after in zip(widths, widths[1:])]
-
-
-def _resnet18() -> List[Shapes]:
-    """ResNet-18 for images of 32 x 32: 11.2 million parameters."""
-    layers: List[Shapes] = [[(64, 3, 3, 3), (64,), (64,)]]
-    before = 64
-    for width in (64, 128, 256, 512):
-        for _ in range(2):
-            block: Shapes = [(width, before, 3, 3), (width,), (width,), (width, width, 3, 3), (width,), (width,)]
-            if before != width:
-                block += [(width, before, 1, 1), (width,), (width,)]
-            layers.append(block)
-            before = width
-    return [*layers, [(10, 512), (10,)]]
-
-
-_MODELS = {"transformer": _transformer, "mlp": _mlp, "resnet18": _resnet18}
 
 
 # --- hosts
@@ -324,7 +286,7 @@ def _measure(options: argparse.Namespace) -> List[Dict[str, Any]]:
             enable_checkpointing=False,
         )  # fmt: skip
         samples: Any = range(1000 * options.hosts)
-        trainer.fit(Model(_MODELS[options.model]()), torch.utils.data.DataLoader(samples))
+        trainer.fit(Model(_transformer()), torch.utils.data.DataLoader(samples))
         return clock.measured
 
     variants: List[str] = options.variants
@@ -457,7 +419,7 @@ def _plot(options: argparse.Namespace, found: Dict[str, List[Dict[str, Any]]]) -
     keys = ("variant", "step_ms", "step_ms_min", "step_ms_max", "bound_ms")
     panels = [(f"{rate}/s", [Bar(*(row[key] for key in keys)) for row in rows]) for rate, rows in found.items()]
     title = (
-        f"A step of {options.model} on {options.hosts} hosts, {options.compute_ms:g} ms of it compute; "
+        f"A step of a transformer on {options.hosts} hosts, {options.compute_ms:g} ms of it compute; "
         "the mark is the bound"
     )
     return draw(title, "ms", panels)
@@ -470,13 +432,11 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         "--rates", nargs="+", default=["1gbit"], help="of each host, one after the other: 200mbit 1gbit"
     )
     parser.add_argument("--compute-ms", type=float, default=300, help="of a step, a third of it forward")
-    parser.add_argument("--model", default="transformer", choices=sorted(_MODELS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4, help="that count of each variant in each round")
-    parser.add_argument("--variants", nargs="+", default=list(_DEFAULT), choices=list(_VARIANTS), metavar="NAME")
+    parser.add_argument("--variants", nargs="+", default=list(_VARIANTS), choices=list(_VARIANTS), metavar="NAME")
     parser.add_argument("--losses", action="store_true", help="train each variant, too, and show its final loss")
     parser.add_argument("--loss-steps", type=int, default=400, help="of these trainings")
-    parser.add_argument("--json", help="a file to write what was measured to")
     parser.add_argument("--plot", help="an SVG file to draw the steps to")
     parser.add_argument("--on-host", choices=("steps", "losses"), help=argparse.SUPPRESS)
     parser.add_argument("--results", help=argparse.SUPPRESS)
@@ -500,8 +460,7 @@ def main(words: Sequence[str]) -> None:
         "date": time.strftime("%Y-%m-%d"),
         "hosts": options.hosts,
         "compute_ms": options.compute_ms,
-        "model": options.model,
-        "parameters": sum(math.prod(shape) for layer in _MODELS[options.model]() for shape in layer),
+        "parameters": sum(math.prod(shape) for layer in _transformer() for shape in layer),
         "rounds": options.rounds,
         "loss_steps": options.loss_steps if options.losses else None,
         "cores": os.cpu_count(),
@@ -511,13 +470,6 @@ def main(words: Sequence[str]) -> None:
     print(json.dumps(conditions))
     for rate, rows in found.items():
         print(f"\n{rate}\n\n{table(rows, losses)}")
-    if options.json:
-        measured = [
-            {"rate": rate, **row, "final_loss": losses.get(row["variant"])}
-            for rate, rows in found.items()
-            for row in rows
-        ]
-        Path(options.json).write_text(json.dumps({"conditions": conditions, "measured": measured}, indent=2) + "\n")
     if options.plot:
         Path(options.plot).write_text(_plot(options, found))
 

@@ -13,20 +13,15 @@ from model import LitGPT
 
 
 class Data(TextDataModule):
-    """The bundled text in short windows.
+    """The bundled text in short windows, four a step and process."""
 
-    Args:
-        batches: Batches of an epoch in one process.
-        batch_size: Windows per step and process.
-    """
-
-    def __init__(self, batches: int = 200, batch_size: int = 4) -> None:
-        super().__init__(batch_size=batch_size)
+    def __init__(self, batches: int = 200) -> None:
+        super().__init__(batch_size=4)
         self.batches = batches
 
     def train_dataloader(self) -> DataLoader:
-        windows = range(self.batches * self.batch_size)
-        return DataLoader(Subset(self.train_set, windows), batch_size=self.batch_size)
+        windows = range(self.batches * 4)
+        return DataLoader(Subset(self.train_set, windows), batch_size=4)
 
     def val_dataloader(self) -> List[DataLoader]:
         return []
@@ -35,5 +30,5 @@ class Data(TextDataModule):
 class Model(LitGPT):
     """The model with two blocks."""
 
-    def __init__(self, width: int = 64) -> None:
-        super().__init__(layers=2, width=width)
+    def __init__(self) -> None:
+        super().__init__(layers=2, width=64)

@@ -1,7 +1,6 @@
 """What a job's directories and channels become in the objects that train."""
 
 import os
-from inspect import signature
 
 import pytest
 
@@ -61,15 +60,6 @@ def test_checkpoints_that_were_set_for_this_run_stay(container, how):
     cli = container.cli(*words)
     assert resuming(cli) == [os.path.join(output(container), "checkpoints")]
     assert [os.path.realpath(path) for path in checkpoints(cli)] == [os.path.realpath("mine")]
-
-
-@pytest.mark.parametrize("key", ["trainer.enable_checkpointing", "trainer.barebones"])
-def test_no_checkpoints_where_none_are_wanted(container, key):
-    if key.rpartition(".")[2] not in signature(PL.module().Trainer).parameters:
-        pytest.skip("this Lightning has no such setting")
-    cli = container.hyperparameters({key: key.endswith("barebones")}).cli()
-    assert checkpoints(cli) + resuming(cli) == []
-    assert not os.path.exists(os.path.join(output(container), "checkpoints"))
 
 
 @pytest.mark.parametrize("what", ["checkpoint_dir", "model_dir"])

@@ -57,12 +57,9 @@ def name_of(strategy):
     ("values", "expected"),
     [
         ({"trainer.strategy": "DDPStrategy"}, "DDPStrategy"),
-        ({"trainer.strategy": "SMDDPStrategy"}, "SMDDPStrategy"),
-        ({"trainer.strategy": "FSDPStrategy"}, "FSDPStrategy"),
         ({"trainer.strategy": "lightning_sm.SMDDPStrategy"}, "SMDDPStrategy"),
         ({"trainer.strategy.class_path": "ModelParallelStrategy"}, "ModelParallelStrategy"),
         ({"strategy": "FSDPStrategy"}, "FSDPStrategy"),
-        ({"trainer.strategy": "ddp"}, "ddp"),
         ({"trainer.strategy": "smddp"}, "smddp"),
         ({"trainer.strategy": "auto"}, "auto"),
     ],
@@ -167,7 +164,6 @@ def test_bad_options_of_communication(parsed, container, values, message):
         ("FSDPStrategy", {name.strip(): yaml.safe_load(text) for name, (text, _) in list(FSDP.items())[1:]}),
         ("FSDPStrategy", {"auto_wrap_policy": ["nets.Block"], "device_mesh": [1, 1]}),
         ("FSDPStrategy", {"auto_wrap_policy": {"class_path": "nets.Policy", "init_args": {"smallest": 9}}}),
-        ("ModelParallelStrategy", {"data_parallel_size": 1, "tensor_parallel_size": 1}),
         ("ModelParallelStrategy", {"data_parallel_size": "auto", "save_distributed_checkpoint": False}),
         *(
             pytest.param("DeepSpeedStrategy", arguments, marks=pytest.mark.full)

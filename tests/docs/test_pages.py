@@ -8,7 +8,6 @@ import pytest
 
 import lightning_sm
 from tests.docs.pages import PAGES, ROOT, blocks, headings, links, name_of, text_of
-from tools import docs_includes
 
 _REPOSITORY = re.compile(r"https://github\.com/lightning-sm/lightning-sm/(?:blob|tree)/main/")
 # The name of the package as pip looks it up on an index, with or without an extra or a version; no file and no folder.
@@ -95,16 +94,3 @@ def test_programs_that_are_named_exist(page):
     for name in re.findall(r"python -m ((?:tools|tests|lightning_sm)[\w.]*)", text_of(page)):
         path = ROOT.joinpath(*name.rstrip(".").split("."))
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"python -m {name}"
-
-
-def test_links_of_an_included_file(monkeypatch, tmp_path):
-    monkeypatch.setattr(docs_includes, "_ROOT", tmp_path)
-    links = ("[a](docs/ranks.md#ranks)", "[b](tools/docs.py)", "[c](https://x.y)", "[d](CHANGELOG.md#a)", "[e](#f)")
-    (tmp_path / "A.md").write_text(" ".join(links))
-    assert docs_includes.with_includes("# Page\n\n<!-- include: A.md -->\n").split()[2:] == [
-        "[a](ranks.md#ranks)",
-        "[b](https://github.com/lightning-sm/lightning-sm/blob/main/tools/docs.py)",
-        "[c](https://x.y)",
-        "[d](changelog.md#a)",
-        "[e](#f)",
-    ]

@@ -8,7 +8,6 @@ import pytest
 
 from tests.docs.pages import ROOT
 from tools import docs
-from tools.docs import arguments_of, render
 
 
 @pytest.mark.full
@@ -41,41 +40,3 @@ def test_a_changed_page_fails_and_is_written_again(folder, capsys):
     assert "HINT: Run python -m tools.docs." in said
     assert docs.main(["--docs", str(folder)]) == 0
     assert page.read_text() == before
-
-
-def test_a_table_that_no_page_shows_fails(folder, monkeypatch):
-    monkeypatch.setitem(docs.TABLES, "errors", lambda: "")
-    with pytest.raises(ValueError, match=r"No page in .* has a mark for: errors"):
-        docs.main(["--docs", str(folder), "--check"])
-
-
-@pytest.mark.parametrize(
-    ("page", "problem"),
-    [
-        ("<!-- generated: a -->\n", "has no <!-- end"),
-        ("<!-- generated: a -->\n<!-- end: b -->\n", "closed by 'b'"),
-        ("<!-- generated: b -->\n<!-- end: b -->\n", "There is no table 'b'"),
-    ],
-)
-def test_broken_marks(page, problem):
-    with pytest.raises(ValueError, match=problem):
-        render(page, {"a": lambda: "table"})
-
-
-def test_arguments_of_a_docstring():
-    def documented(first, *rest):
-        """Do something.
-
-        Args:
-            first: The first, a :class:`~lightning_sm.Topology` that
-                stands over two lines, with a | in it.
-            *rest: Others.
-
-        Returns:
-            what: Nothing.
-        """
-
-    assert arguments_of(documented) == {
-        "first": "The first, a `Topology` that stands over two lines, with a \\| in it.",
-        "*rest": "Others.",
-    }

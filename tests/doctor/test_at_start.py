@@ -94,27 +94,14 @@ def test_a_config_file_stops_before_the_model_is_built(opt_ml, tmp_path, monkeyp
         main(["fit", "--config", str(tmp_path / "config.yaml")])
 
 
-def start(folder, launch, *words, processes=2):
-    if launch == "torchrun":
-        return Job(folder, _SCRIPT, *words).torchrun(2, processes)
-    return Job(folder, _SCRIPT, *words, "--devices", 1).one_per_host(2)
-
-
 def reasons(folder):
     return [(folder / host / "output" / "failure").read_text() for host in ("algo-1", "algo-2")]
 
 
 @pytest.mark.full
-def test_hosts_with_the_same_files_train(tmp_path):
-    job = start(tmp_path, "one_per_host", "--other-files", "none")
-    job.results(2)
-    assert job.output.count("no errors.") == 2
-
-
-@pytest.mark.full
 def test_an_error_on_one_host_is_the_reason_on_both(tmp_path):
     began, host = time.monotonic(), "algo-2"
-    job = start(tmp_path, "torchrun", "--trap", host)
+    job = Job(tmp_path, _SCRIPT, "--trap", host).torchrun(2, 2)
     assert set(job.codes) == {1}, job.output[-4000:]
     assert time.monotonic() - began < 60
     said = f"DoctorError: The doctor found errors on {host}: directories: The model directory "
@@ -123,7 +110,7 @@ def test_an_error_on_one_host_is_the_reason_on_both(tmp_path):
 
 @pytest.mark.full
 def test_a_host_with_other_files_is_the_reason_on_both(tmp_path):
-    job = start(tmp_path, "torchrun", "--other-files", "algo-2", processes=1)
+    job = Job(tmp_path, _SCRIPT, "--other-files", "algo-2").torchrun(2, 1)
     assert set(job.codes) == {1}, job.output[-4000:]
     said = "DoctorError: Hosts have different files in the channel 'training': 1 file, 5 bytes, digest "
     for text in reasons(tmp_path):

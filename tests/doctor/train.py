@@ -1,6 +1,6 @@
 """Trains with ``sagemaker.doctor: true``, in a job in which one host may have a trap (``--trap HOST``).
 
-``--other-files HOST`` makes a channel of which that host has another file; with a name that no host has, all agree.
+``--other-files HOST`` makes a channel of which that host has another file.
 """
 
 import argparse
@@ -38,24 +38,19 @@ def write_channel(names):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", nargs="?")
+    parser.add_argument("folder", nargs="?", help="for results, of which there are none")
     parser.add_argument("--trap")
     parser.add_argument("--other-files")
-    parser.add_argument("--devices", type=int)
     given = parser.parse_args()
     current = lightning_sm.TrainingJob.resolve().current_host
     if given.other_files is not None:
         write_channel(["a.txt", "b.txt"] if current == given.other_files else ["a.txt"])
     if current == given.trap:
         os.environ["SM_MODEL_DIR"] = sys.executable  # a file
-    devices = {} if given.devices is None else {"devices": given.devices}
     arguments = lightning_sm.trainer_settings(
-        sagemaker={"doctor": True}, accelerator="cpu", max_steps=2, enable_progress_bar=False, **devices
+        sagemaker={"doctor": True}, accelerator="cpu", max_steps=2, enable_progress_bar=False
     )
-    trainer = pl.Trainer(**arguments)
-    trainer.fit(tiny_model(pl), loader())
-    if given.folder is not None:
-        Path(given.folder, f"rank-{trainer.global_rank}.json").write_text("{}")
+    pl.Trainer(**arguments).fit(tiny_model(pl), loader())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The example's data module, model and config file, with Lightning."""
 
 import logging
-from urllib.error import URLError
 
 import pytest
 
@@ -61,33 +60,6 @@ class TestDataModule:
         module.prepare_data()
         with pytest.raises(data.CIFARFilesError, match=r"part-00\.csv, .* part-09\.csv and 2 more\. HINT"):
             module.setup("fit")
-
-    @pytest.mark.parametrize("val_split", [0, 1, -0.5, 2])
-    def test_val_split_outside_its_range(self, data, val_split):
-        with pytest.raises(ValueError, match=r"val_split is .* HINT"):
-            data.CIFAR10DataModule(val_split=val_split)
-
-
-class TestDownload:
-    def test_needs_to_know_where(self, data):
-        with pytest.raises(ValueError, match=r"data_dir is not set. HINT"):
-            data.CIFAR10DataModule(download=True)
-
-    @pytest.mark.parametrize("error", [URLError("no route"), RuntimeError("File not found or corrupted."), OSError(30)])
-    def test_failure_is_explained(self, data, tmp_path, monkeypatch, error):
-        def fail(*args, **kwargs):
-            raise error
-
-        monkeypatch.setattr(data, "CIFAR10", fail)
-        with pytest.raises(data.CIFARFilesError, match=r"could not be downloaded into .* HINT"):
-            data.CIFAR10DataModule(data_dir=str(tmp_path), download=True).prepare_data()
-
-    def test_what_is_there_is_not_downloaded(self, data, monkeypatch):
-        monkeypatch.setattr(data, "CIFAR10", None)
-        module = data.CIFAR10DataModule(data_dir=str(data.SAMPLE.parent), download=True)
-        module.prepare_data()
-        module.setup("test")
-        assert len(module.test_set) == 400
 
 
 class TestModel:

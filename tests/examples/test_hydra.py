@@ -38,12 +38,15 @@ def in_job(opt_ml, hyperparameters, encode=json.dumps):
 
 
 @pytest.mark.full
-def test_in_a_job(program):
+def test_in_a_job_of_two_processes_that_lightning_starts(program):
     opt_ml, code, run = program
     hyperparameters = {"model": "large", "model.lr": 0.01, "trainer.max_epochs": 2, "+trainer.log_every_n_steps": 1}
-    words, variables = in_job(opt_ml, hyperparameters)
-    done = run(*words, **variables)
+    words, variables = in_job(opt_ml, {**hyperparameters, "+trainer.devices": 2, "config-name": "config"})
+    _, address, _, port = local_rendezvous()
+    done = run(*words, **variables, MASTER_ADDR=address, MASTER_PORT=port)
     assert done.returncode == 0, done.stderr
+    assert "distributed_backend=gloo" in done.stderr
+    assert "All distributed processes registered. Starting with 2 processes" in done.stderr
     assert load_file(str(opt_ml.base / "model" / "model.pt"), weights_only=True)["layers.0.weight"].shape == (64, 1)
     output = opt_ml.base / "output" / "data"
     assert list(output.rglob("metrics.csv"))
@@ -60,19 +63,6 @@ def test_an_error_is_the_failure_reason(program):
     done = run(*words, **variables)
     assert done.returncode != 0
     assert "Key 'hiden' is not in struct" in (opt_ml.base / "output" / "failure").read_text()
-
-
-@pytest.mark.full
-def test_two_processes_that_lightning_starts(program):
-    opt_ml, _, run = program
-    hyperparameters = {"trainer.max_epochs": 1, "+trainer.devices": 2, "config-name": "config", "model.hidden": 4}
-    words, variables = in_job(opt_ml, hyperparameters)
-    _, address, _, port = local_rendezvous()
-    done = run(*words, **variables, MASTER_ADDR=address, MASTER_PORT=port)
-    assert done.returncode == 0, done.stderr
-    assert "distributed_backend=gloo" in done.stderr
-    assert "All distributed processes registered. Starting with 2 processes" in done.stderr
-    assert load_file(str(opt_ml.base / "model" / "model.pt"), weights_only=True)["layers.0.weight"].shape == (4, 1)
 
 
 VALUES = [

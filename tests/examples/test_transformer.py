@@ -1,7 +1,6 @@
 """The language model of the examples: its text, data module, model and config files, with Lightning."""
 
 import gzip
-import logging
 import math
 
 import pytest
@@ -50,14 +49,6 @@ class TestSample:
 
 
 class TestDataModule:
-    def test_the_sample_is_the_default_and_says_so(self, data, caplog):
-        module = data.TextDataModule()
-        with caplog.at_level(logging.INFO):
-            module.prepare_data()
-        assert [record.message for record in caplog.records if "data_dir is not set" in record.message] == [
-            "data_dir is not set: training on the bundled sample, two novels by Jane Austen."
-        ]
-
     def test_the_parts_are_the_text_without_overlap(self, data):
         module = data.TextDataModule(context=100)
         module.setup("fit")
@@ -82,12 +73,6 @@ class TestDataModule:
         with pytest.raises(data.TextError, match=rf"has {len(content)} bytes, .* holds no window of 64. HINT"):
             data.TextDataModule(str(tmp_path)).setup()
 
-    @pytest.mark.parametrize("cut", [5, 100], ids=["head", "stream"])
-    def test_a_broken_file_is_named(self, data, tmp_path, cut):
-        (tmp_path / "a.txt.gz").write_bytes(gzip.compress(bytes(range(256)) * 9)[:cut])
-        with pytest.raises(data.TextError, match=r"a\.txt\.gz cannot be read: .* HINT"):
-            data.TextDataModule(str(tmp_path)).setup()
-
 
 class TestModel:
     def test_no_byte_sees_what_follows(self, model):
@@ -98,12 +83,6 @@ class TestModel:
         before, after = net(tokens), net(changed)
         torch.testing.assert_close(before[:, :9], after[:, :9])
         assert not torch.allclose(before[:, 9:], after[:, 9:])
-
-    def test_wrong_sizes_are_explained(self, model):
-        with pytest.raises(ValueError, match="HINT: heads must divide width"):
-            model.LitGPT(width=10, heads=4)
-        with pytest.raises(ValueError, match=r"windows of 17 bytes, and the model's context is 16\. HINT"):
-            model.LitGPT(**SMALL)(torch.zeros(1, 17, dtype=torch.long))
 
     def test_fit_learns_and_test_and_predict_run(self, data, model, tmp_path):
         trainer = trainer_of(tmp_path, max_steps=20, limit_predict_batches=1, val_check_interval=20)

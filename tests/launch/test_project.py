@@ -67,19 +67,14 @@ def said(*words, **given):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["fit", "--config", "config.yaml", "--model.tag", "010"], ""),
-        (["fit", "--config", "config.yaml", "--trainer.max_epoch", "3"], "max_epoch"),
-    ],
-)
-def test_lines_that_the_projects_parser_refuses(lightning_project, words, message, monkeypatch):
+def test_lines_that_the_projects_parser_takes_and_refuses(lightning_project, monkeypatch):
     # Left over from a launcher on this machine.
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SM_NUM_GPUS"):
         monkeypatch.setenv(name, "3")
-    assert message in said(*words)
-    assert bool(message) == bool(said(*words)) == ("!" in said(*words))
+    assert said("fit", "--config", "config.yaml", "--model.tag", "010") == ""
+    refused = said("fit", "--config", "config.yaml", "--trainer.max_epoch", "3")
+    assert refused.startswith("!")
+    assert "max_epoch" in refused
 
 
 def test_a_script_with_a_parser_of_its_own_is_stopped_behind_it(project):

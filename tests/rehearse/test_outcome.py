@@ -74,13 +74,6 @@ def test_timeout_names_who_runs_and_who_does_not() -> None:
     )
 
 
-def test_a_stopped_job_has_no_failure_reason_whatever_its_hosts_ended_with() -> None:
-    failed = host("algo-1", 143, failure="ExecuteUserScriptError: ExitCode 143")
-    for ended_by, exit_code in (("stopped", 143), ("stop", 130)):
-        outcome = Outcome((failed,), ended_by, 1.0)
-        assert (outcome.status, outcome.exit_code, outcome.failure_reason) == ("Stopped", exit_code, None)
-
-
 def test_summary() -> None:
     told = {"global_rank": 0, "world_size": 1}
     hosts = (host("algo-1", 0, topologies=(told,)),)

@@ -82,7 +82,8 @@ def test_requirements_go_into_an_environment_of_its_own(with_requirements: Path,
     assert not folder.python.exists()
 
 
-def test_a_python_without_pip_as_uv_makes_it(with_requirements: Path, create: Callable, monkeypatch) -> None:
+@pytest.mark.full
+def test_a_python_without_pip_as_uv_makes_it(create: Callable, monkeypatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else find(name))
     folder, _ = create()

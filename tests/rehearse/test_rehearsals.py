@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Iterator, List
 
 import pytest
 
@@ -25,11 +25,6 @@ from lightning_sm.rehearse._host import kill_marked
 from tests.helpers.rehearsal import needs, processes_with
 
 pytestmark = pytest.mark.full
-
-
-def isolations(*names: str) -> List[Any]:
-    """Some isolations, as parameters of a test."""
-    return [pytest.param(name, marks=needs(name)) for name in names]
 
 
 @pytest.fixture(autouse=True)
@@ -52,15 +47,6 @@ def _nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     assert left() == []
 
 
-def told(summary: Dict[str, Any]) -> List[Tuple[str, int, int, float]]:
-    """Host, rank, world size and sum over the ranks, as each rank told."""
-    return sorted(
-        (host["host"], each["global_rank"], each["world_size"], each["sum"])
-        for host in summary["hosts"]
-        for each in host["topologies"]
-    )
-
-
 @needs("userns", torch=True)
 def test_hyperpods_agent_takes_the_place_of_torchrun(rehearse) -> None:
     """By the agent itself where it is installed (it needs a torch below 2.12), else by its stand-in."""
@@ -71,7 +57,11 @@ def test_hyperpods_agent_takes_the_place_of_torchrun(rehearse) -> None:
         "--hosts", 2, "--processes", 2, "ranks.py", "--lr", "0.1",
     )  # fmt: skip
     assert done.exit_code == 0, done.log
-    assert told(done.summary) == [
+    assert sorted(
+        (host["host"], each["global_rank"], each["world_size"], each["sum"])
+        for host in done.summary["hosts"]
+        for each in host["topologies"]
+    ) == [
         ("algo-1", 0, 4, 10.0), ("algo-1", 1, 4, 10.0), ("algo-2", 2, 4, 10.0), ("algo-2", 3, 4, 10.0),
     ]  # fmt: skip
     assert any("stand-in of HyperPod's operator" in warning for warning in done.summary["warnings"])
@@ -104,17 +94,6 @@ def test_loopback_runs_the_program_once_on_each_host(rehearse, source: Path, tmp
     assert any("share this machine" in warning for warning in done.summary["warnings"])
 
 
-@needs("netns", torch=True, v3=True)
-def test_torchrun_by_sdk_v3(rehearse) -> None:
-    """Its driver passes the arguments as they are. With SDK v2: ``tests/toolkits``."""
-    args = ("--flag", "null", "--map", '{"a": true}')
-    options = ("--sdk", "v3", "--hosts", 2, "--processes", 1)
-    done = rehearse(*options, "--distribution", "torch_distributed", "ranks.py", *args)
-    assert done.exit_code == 0, done.log
-    assert told(done.summary) == [("algo-1", 0, 2, 3.0), ("algo-2", 1, 2, 3.0)]
-    assert done.summary["hosts"][0]["topologies"][0]["argv"] == list(args)
-
-
 @needs("netns")
 def test_hosts_share_nothing(rehearse, source: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
@@ -137,9 +116,9 @@ def test_hosts_share_nothing(rehearse, source: Path, tmp_path: Path) -> None:
     assert not list(Path("/tmp").glob("seen-*"))
 
 
-@pytest.mark.parametrize("isolation", isolations("netns"))
-def test_a_failing_host_ends_the_others(source: Path, isolation: str, capfd: pytest.CaptureFixture) -> None:
-    options = RehearsalOptions(source_dir=str(source), abort_after=1, isolation=isolation)
+@needs("netns")
+def test_a_failing_host_ends_the_others(source: Path, capfd: pytest.CaptureFixture) -> None:
+    options = RehearsalOptions(source_dir=str(source), abort_after=1, isolation="netns")
     outcome = run_request(create_request("fail.py", options, hosts=2), log_to_stderr=True)
     assert (outcome.exit_code, outcome.status) == (1, "Failed")
     assert str(outcome.failure_reason).startswith("ExecuteUserScriptError:\nExitCode 1\n")
@@ -152,14 +131,14 @@ def test_a_failing_host_ends_the_others(source: Path, isolation: str, capfd: pyt
     assert capfd.readouterr().out == ""
 
 
-@pytest.mark.parametrize("isolation", isolations("netns"))
-def test_a_host_that_cannot_be_set_up(command: List[str], tmp_path: Path, isolation: str) -> None:
+@needs("netns")
+def test_a_host_that_cannot_be_set_up(command: List[str], tmp_path: Path) -> None:
     stub = tmp_path / "bin" / "chmod"
     stub.parent.mkdir()
     stub.write_text("#!/bin/sh\necho no such luck\nexit 1\n")
     stub.chmod(0o755)
     done = subprocess.run(
-        [*command, "--isolation", isolation, "plain.py"],
+        [*command, "--isolation", "netns", "plain.py"],
         capture_output=True,
         env={**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"},
         timeout=60,
@@ -170,11 +149,10 @@ def test_a_host_that_cannot_be_set_up(command: List[str], tmp_path: Path, isolat
     assert b"no such luck" in done.stderr
 
 
-@pytest.mark.parametrize("isolation", isolations("userns"))
-@pytest.mark.parametrize("program", ["sleep.py", "talk.py"])
-def test_timeout(rehearse, isolation: str, program: str) -> None:
+@needs("userns")
+def test_timeout(rehearse) -> None:
     mark = uuid.uuid4().hex
-    done = rehearse("--isolation", isolation, "--hosts", 2, "--timeout", "15s", program, "--mark", mark)
+    done = rehearse("--isolation", "userns", "--hosts", 2, "--timeout", "15s", "talk.py", "--mark", mark)
     assert done.exit_code == 124
     assert done.summary["failure_reason"].startswith("Still running after 1")
     assert processes_with(mark) == []
@@ -197,10 +175,10 @@ def test_a_signal_to_the_command(command: List[str], isolation: str, number: sig
     _gone(mark)
 
 
-@pytest.mark.parametrize("isolation", isolations("netns"))
-def test_a_holder_that_is_killed(command: List[str], isolation: str) -> None:
+@needs("netns")
+def test_a_holder_that_is_killed(command: List[str]) -> None:
     mark = uuid.uuid4().hex
-    with _started([*command, "--isolation", isolation, "sleep.py", "--mark", mark]) as process:
+    with _started([*command, "--isolation", "netns", "sleep.py", "--mark", mark]) as process:
         holder = subprocess.check_output(["pgrep", "-P", str(process.pid), "-f", "_holder"]).decode().split()
         os.kill(int(holder[0]), signal.SIGKILL)
         assert process.wait(timeout=30) == 2

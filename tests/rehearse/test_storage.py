@@ -108,26 +108,19 @@ with open(os.path.join(os.environ["SM_MODEL_DIR"], "model"), "w") as file:
 
 @pytest.mark.full
 @needs("netns")
-@pytest.mark.parametrize("upload", [False, True])
-def test_the_bucket_is_written_only_when_asked(
-    rehearse: Any, s3: S3, source: Path, tmp_path: Path, upload: bool
-) -> None:
+def test_without_upload_the_bucket_stays_as_it_is(rehearse: Any, s3: S3, source: Path, tmp_path: Path) -> None:
+    """With it: ``tests/launch/test_rehearsed.py``."""
     before = {"data/1": b"1", "checkpoints/last": b"3", "out/job-1/output/model.tar.gz": b"mine"}
     s3.update(before)
     source.joinpath("goes_on.py").write_text(GOES_ON)
     body = {**BODY, "HyperParameters": {"sagemaker_program": "goes_on.py"}}
     (tmp_path / "body.json").write_text(json.dumps(body))
-    options = ("--request", tmp_path / "body.json", "--no-requirements", *["--upload"] * upload)
-    done = rehearse(*options, **s3.variables)
+    done = rehearse("--request", tmp_path / "body.json", "--no-requirements", **s3.variables)
     assert done.exit_code == 0, done.log
-    collected = done.summary["collected"]
-    if upload:
-        assert collected == "s3://logs/out/job-1/output"
-        assert s3["checkpoints/last"] == b"34"
-        assert s3["out/job-1/output/model.tar.gz"] != b"mine"
-    else:
-        assert {key: s3[key] for key in before} == before
-        assert files(Path(collected)) == ["checkpoints/last", "model.tar.gz"]
-        with tarfile.open(Path(collected, "model.tar.gz")) as archive:
-            assert archive.getnames() == ["model"]
-        shutil.rmtree(collected)
+    collected = Path(done.summary["collected"])
+    assert {key: s3[key] for key in before} == before
+    assert files(collected) == ["checkpoints/last", "model.tar.gz"]
+    assert (collected / "checkpoints" / "last").read_text() == "34"
+    with tarfile.open(collected / "model.tar.gz") as archive:
+        assert archive.getnames() == ["model"]
+    shutil.rmtree(collected)

@@ -115,13 +115,6 @@ def test_success_beside_a_failure_reason_is_none(box):
     assert box.program("train", "raise SystemExit(3)").run() == (3, "")
 
 
-def test_below_the_start_script_of_the_deep_learning_containers(box):
-    box.program("start_with_right_hostname.sh", '#!/usr/bin/env bash\nif [[ "$1" = "train" ]]; then\n     train\nfi\n')
-    code, log = box.run("bash", "-m", "start_with_right_hostname.sh", "train", until=["user listens"])
-    assert code == 143
-    assert "user heard" in log
-
-
 def test_below_a_shell_that_would_die_of_it(box):
     box.program("train", 'import subprocess, sys; sys.exit(subprocess.call(["/bin/sh", "-c", "./run.sh; exit $?"]))')
     box.program("run.sh", f"#!/bin/sh\n{sys.executable} user.py\n")

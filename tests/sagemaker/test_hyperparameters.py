@@ -153,19 +153,7 @@ def test_a_value_by_its_name():
         hyperparameters["rate"]
 
 
-def test_words_for_hydra():
-    values = {
-        "model": "large",
-        "lr": 1e-3,
-        "tag": "5",
-        "none": None,
-        "on": True,
-        "layers": [1, "x y"],
-        "config-name": "b",
-    }
-    assert Hyperparameters(values).as_hydra() == [
-        "--config-name=b", "model=large", "lr=0.001", "tag='5'", "none=null", "on=true", "layers=[1,'x y']",
-    ]  # fmt: skip
-    # Plain API calls do not tell text from numbers; Hydra then reads it as on its command line.
+def test_hydra_reads_text_of_plain_api_calls_as_on_its_command_line():
+    """They do not tell text from numbers. With types: ``tests/examples/test_hydra.py``."""
     untyped = Hyperparameters.from_file({"tag": "5", "name": "two words"}, "hyperparameters.json")
     assert untyped.as_hydra() == ["tag=5", "name='two words'"]

@@ -14,7 +14,7 @@ from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.opt_ml import OptMl, group
 
 _quick = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 _FILES = ("resourceconfig.json", "hyperparameters.json", "inputdataconfig.json", "checkpointconfig.json")
 

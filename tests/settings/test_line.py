@@ -212,7 +212,7 @@ _VALUES = st.recursive(
 _NAMES = st.text("abc.", max_size=6) | st.sampled_from(["config", "subcommand", "model", "model.lr", "fit.model"])
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(_WORDS, max_size=6), st.dictionaries(_NAMES, _VALUES, max_size=4))
 def test_only_our_own_errors_escape(folder, words, values):
     try:

@@ -109,7 +109,7 @@ def in_a_job(name, is_named, hyperparameters=None, words=()):
 
 @pytest.mark.parametrize("is_named", [False, True])
 @given(st.sampled_from(FIELDS), TEXTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_text_that_sdk_v3_and_plain_calls_send_is_the_word(is_named, name, text):
     if not text.startswith('"'):  # which is the string of JSON that SDK v2 sends
         assert in_a_job(name, is_named, {f"model.{name}": text}) == on_a_laptop(name, text)
@@ -117,7 +117,7 @@ def test_text_that_sdk_v3_and_plain_calls_send_is_the_word(is_named, name, text)
 
 @pytest.mark.parametrize("is_named", [False, True])
 @given(st.sampled_from(FIELDS), TEXTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @example("maybe", "null")
 @example("maybe", "# c")
 def test_a_string_of_sdk_v2_is_the_word_and_stays_text_where_the_field_takes_text(is_named, name, text):

@@ -1,4 +1,4 @@
-"""Rehearsals whose results several tests check, and the results of plain Lightning for the same model and data."""
+"""What rehearsals run, and the results of plain Lightning for the same model and data."""
 
 import functools
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.processes import Job
 
-from .running import fill_source, rehearse_launch
+from .running import fill_source
 
 _SCRIPT = Path(__file__).parents[1] / "processes" / "train_each_way.py"
 
@@ -28,16 +28,3 @@ def plain(tmp_path_factory):
 def source(tmp_path):
     """A source directory with what the rehearsals run."""
     return fill_source(tmp_path / "source")
-
-
-@pytest.fixture(scope="session")
-def rehearsed_launch(tmp_path_factory):
-    """Return a function: the results of the launch of that name, rehearsed once for all tests."""
-
-    @functools.lru_cache(maxsize=None)
-    def run(name):
-        done = rehearse_launch(name, tmp_path_factory.mktemp(name))
-        assert done.exit_code == 0, done.log[-8000:]
-        return done
-
-    return run

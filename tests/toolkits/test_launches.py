@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from .launches import LAUNCHES
-from .running import needs_launch
+from .running import needs_launch, rehearse_launch
 
 pytestmark = [
     pytest.mark.full,
@@ -13,13 +13,16 @@ pytestmark = [
 ]
 
 # What they were told is in the recordings. The toolkits start them as others of the table, with fewer processes, more
-# hosts or groups; tests/processes has the processes that Lightning starts.
+# hosts or groups; tests/processes has the processes that Lightning starts, and test_captured_v3.py v3's torchrun.
 _RECORDED_ONLY = {
+    "none_two_hosts",
+    "none_parameter_server",
     "none_two_groups",
     "none_two_devices",
     "torchrun_two_hosts",
     "pytorchddp_two_hosts",
     "v3_none_two_devices",
+    "v3_torchrun_two_hosts",
 }
 _REHEARSED = [name for name in LAUNCHES if name not in _RECORDED_ONLY]
 
@@ -35,8 +38,10 @@ def launch(name):
 
 
 @pytest.fixture(scope="module")
-def rehearsed(name, rehearsed_launch):
-    return rehearsed_launch(name)
+def rehearsed(name, tmp_path_factory):
+    done = rehearse_launch(name, tmp_path_factory.mktemp(name))
+    assert done.exit_code == 0, done.log[-8000:]
+    return done
 
 
 @pytest.fixture(scope="module")

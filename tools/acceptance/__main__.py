@@ -7,11 +7,11 @@ import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from lightning_sm.errors import LaunchError, LightningSMError
 from lightning_sm.launch import Account, pack_source
-from tools.acceptance.checks import ASPECTS, cost_of, problems_of
+from tools.acceptance.checks import ASPECTS, problems_of
 from tools.acceptance.jobs import PROJECT, AcceptanceJob, planned_jobs
 from tools.acceptance.seen import Seen
 from tools.acceptance.sending import remove, run_job, stop_job
@@ -37,7 +37,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print(json.dumps([job.as_dict() for job in jobs], indent=2))
         return 0
     results = _run(jobs, region)
-    print(_table(jobs, results, dict(given.price)))
+    print(_table(jobs, results))
     if not given.keep:
         session = boto3.Session(region_name=region)
         for job in jobs:
@@ -56,24 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs", nargs="+", choices=("none", "torchrun", "mpi", "smddp", "spot", "tuning"), help="only these"
     )
-    parser.add_argument(
-        "--price",
-        action="append",
-        type=_price,
-        default=[],
-        metavar="INSTANCE=USD",
-        help="the price of an hour of an instance type, such as ml.g5.xlarge=1.41 (several)",
-    )
     parser.add_argument("--keep", action="store_true", help="remove nothing afterwards")
     parser.add_argument("--dry-run", action="store_true", help="print what would be sent, and what is expected")
     return parser
-
-
-def _price(text: str) -> Tuple[str, float]:
-    instance, equals, price = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is no INSTANCE=USD")
-    return instance, float(price)
 
 
 def _run(jobs: Sequence[AcceptanceJob], region: str) -> _Results:
@@ -110,12 +95,12 @@ def _result(job: AcceptanceJob, future: "Future[Seen]") -> Tuple[Optional[Seen],
     return seen, problems_of(job.expected, seen)
 
 
-def _table(jobs: Sequence[AcceptanceJob], results: _Results, prices: Mapping[str, float]) -> str:
+def _table(jobs: Sequence[AcceptanceJob], results: _Results) -> str:
     """The results as Markdown, with what is wrong below."""
-    headings = ["job", "instances", *ASPECTS, "billed", "USD"]
+    headings = ["job", "instances", *ASPECTS, "billed"]
     lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
     wrong: List[str] = []
-    total, versions = 0.0, set()
+    versions = set()
     for job in jobs:
         seen, problems = results[job.title]
         wrong += [f"{job.title}: {aspect}: {text}" for aspect, text in problems.items() if text]
@@ -123,13 +108,10 @@ def _table(jobs: Sequence[AcceptanceJob], results: _Results, prices: Mapping[str
         trainings = seen.trainings if seen else ()
         kinds = dict.fromkeys(f"{count} x {kind}" for kind, count in (each.instances for each in trainings))
         billed = sum(each.billable_seconds * each.instances[1] for each in trainings)
-        cost = cost_of(seen, prices) if seen else 0.0
-        total += cost or 0.0
-        shown = "?" if cost is None else f"{cost:.2f}"
-        lines.append(f"| {' | '.join([job.title, ', '.join(kinds), *cells, f'{billed} s', shown])} |")
+        lines.append(f"| {' | '.join([job.title, ', '.join(kinds), *cells, f'{billed} s'])} |")
         for rank in (rank for each in trainings for rank in each.ranks[:1]):
             versions.add(", ".join(f"{name} {version}" for name, version in rank.versions.items()))
-    lines += ["", f"{date.today()}; {'; '.join(sorted(versions))}; together {total:.2f} USD where prices were given."]
+    lines += ["", f"{date.today()}; {'; '.join(sorted(versions))}."]
     return "\n".join([*lines, *([""] + wrong if wrong else [])])
 
 

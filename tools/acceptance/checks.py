@@ -8,7 +8,7 @@ from tools.acceptance.jobs import Expected
 from tools.acceptance.project.regression import loss_of, trained
 from tools.acceptance.seen import Rank, Seen, SeenTraining
 
-__all__ = ["ASPECTS", "cost_of", "problems_of"]
+__all__ = ["ASPECTS", "problems_of"]
 
 # That of config.yaml.
 _LR = 0.05
@@ -30,22 +30,6 @@ def problems_of(expected: Expected, seen: Seen) -> Dict[str, Optional[str]]:
             found["metrics"] = (
                 f"the best training job is said to be {seen.best}, and {best.name} has the lowest val_loss"
             )
-    return found
-
-
-def cost_of(seen: Seen, prices: Mapping[str, float]) -> Optional[float]:
-    """Return what a job cost in USD, or ``None`` where the price of its instances is not given.
-
-    Args:
-        seen: The job.
-        prices: The price of an hour of an instance in USD, by instance type. A tuning job's training jobs are added.
-    """
-    found = 0.0
-    for each in seen.trainings:
-        kind, count = each.instances
-        if kind not in prices:
-            return None
-        found += each.billable_seconds * count * prices[kind] / 3600
     return found
 
 
