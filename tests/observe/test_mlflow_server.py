@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ from lightning_sm._observe import names
 from lightning_sm._observe.mlflow import Sender
 from lightning_sm.errors import LoggerError
 from tests.helpers.processes import Job
-from tests.helpers.tiny import loader, tiny_model
+from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
 
 pytestmark = pytest.mark.full
@@ -71,14 +72,15 @@ def restart():
     names._given.clear()
 
 
-def fit(uri=None, epochs=1, ckpt=False, **more):
+def fit(uri=None, model=None, epochs=1, ckpt=False, **more):
     option = {} if uri is None else {"sagemaker": {"mlflow_arn": uri, "resume": "never"}}
     trainer = pl.Trainer(
         **trainer_settings(
             trainer_class=pl.Trainer, max_epochs=epochs, enable_checkpointing=ckpt, **{**_QUIET, **option, **more}
         )
     )
-    trainer.fit(tiny_model(pl), loader(), loader())
+    trainer.fit(model or tiny_model(pl), loader(), loader())
+    return trainer
 
 
 @pytest.mark.parametrize("given", ["", "  logger: {class_path: MLFlowLogger, init_args: {log_model: false}}\n"])
@@ -346,6 +348,16 @@ def test_no_credentials(managed, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     with pytest.raises(LoggerError, match="HINT: The job's execution role has to be reachable for boto3"):
         fit(managed("mlflow-app"))
+
+
+def test_training_is_the_same_with_and_without(proxy):
+    trained = []
+    for uri in (None, proxy.url):
+        pl.seed_everything(3)
+        model = tiny_model(pl)
+        fit(uri, model=model, epochs=2, **({"logger": False} if uri is None else {}))
+        trained.append((weights(model), random.random()))
+    assert trained[0] == trained[1]
 
 
 def test_two_processes_are_one_run(proxy, runs, job_name, tmp_path):
