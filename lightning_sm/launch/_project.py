@@ -302,15 +302,18 @@ def _of_imports(files: Collection[str], named: Collection[str], code: Mapping[st
             required = [each for each in importlib.metadata.requires(name) or () if "extra ==" not in each]
             names = {canonicalize_name(re.split(r"[^\w.-]", each, maxsplit=1)[0]) for each in required}
             brought += sorted(names.difference(brought))
-    owners = importlib.metadata.packages_distributions()
     own = {part.partition(".")[0] for name in files for part in name.split("/")}
     places = {module: name for name, text in sorted(code.items()) for module in _imports(text)}
-    for module, place in sorted(places.items()):
+    foreign = sorted(places.keys() - {*sys.stdlib_module_names, *own})
+    unknown = [module for module in foreign if canonicalize_name(module) not in brought]
+    # It reads the files of all packages here, which takes a second where there are many.
+    owners = importlib.metadata.packages_distributions() if unknown else {}
+    for module in unknown:
         packages = {canonicalize_name(each) for each in owners.get(module, ())} or {canonicalize_name(module)}
-        if module not in sys.stdlib_module_names and module not in own and packages.isdisjoint(brought):
+        if packages.isdisjoint(brought):
             yield Finding(
                 "requirements",
-                f"{place} imports {module}, which {_REQUIREMENTS} does not name and AWS's images do not have.",
+                f"{places[module]} imports {module}, which {_REQUIREMENTS} does not name and AWS's images do not have.",
                 f"Add {sorted(packages)[0]} to {_REQUIREMENTS} in the source folder.",
             )
 

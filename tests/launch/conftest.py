@@ -1,7 +1,5 @@
 """A project, and what ``lightning-sm`` shows of it at a server with AWS's API on this machine (moto)."""
 
-import functools
-import importlib.metadata
 from typing import NamedTuple, Optional
 
 import pytest
@@ -19,18 +17,6 @@ class Shown(NamedTuple):
     status: Optional[int]
     out: str
     err: str
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _packages_are_listed_once():
-    """A command lists the packages of this Python once, which takes a second where there are many."""
-    listed = getattr(importlib.metadata, "packages_distributions", None)  # since Python 3.10
-    if listed is None:
-        yield
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.metadata, "packages_distributions", functools.lru_cache(maxsize=None)(listed))
-        yield
 
 
 @pytest.fixture
