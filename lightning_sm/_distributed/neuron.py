@@ -71,7 +71,7 @@ def parse_core_numbers(devices: Union[int, str, Sequence[int]]) -> List[int]:
         numbers = found if "," in devices else found[0]
     if type(numbers) is int and numbers > 0:
         return list(range(numbers))
-    if isinstance(numbers, (list, tuple)) and numbers and all(type(number) is int for number in numbers):
+    if isinstance(numbers, Sequence) and numbers and all(type(number) is int for number in numbers):
         return list(numbers)
     raise TopologyError(
         f"Trainer(devices={devices!r}) names no NeuronCores.",

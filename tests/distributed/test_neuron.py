@@ -1,6 +1,7 @@
 """The accelerators for NeuronCores in one process. They train in ``tests/processes``."""
 
 import types
+from collections import UserList
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +53,7 @@ def test_neuron_cores_are_counted_and_chosen():
     accelerator = _registered("neuron")
     assert (accelerator.auto_device_count(), accelerator.name()) == (2, "neuron")
     assert parse_core_numbers("2") == [0, 1]
+    assert parse_core_numbers(UserList([1, 3])) == [1, 3]  # a ListConfig of Hydra is no list, either
     with pytest.raises(TopologyError, match=r"devices='all'\) names no NeuronCores\. HINT: Leave devices out"):
         accelerator.parse_devices("all")
 
