@@ -39,7 +39,7 @@ SETUPS = {
     "auto buckets": {"bucket_cap_mb": "auto"},
     "outer": {"local_steps": 4, "outer_lr": 0.8, "outer_momentum": 0.6, "communication_warmup_steps": 5},
 }
-STEPS = {"plain": 100, "default": 100, "auto buckets": 100}
+STEPS = {"plain": 200, "default": 200, "auto buckets": 200}
 FEW_STEPS = 30
 # Between two averages, and long after PowerSGD has begun. What is chosen after 15 steps is a part of the save at the
 # end of an epoch, after 20, in any case.
