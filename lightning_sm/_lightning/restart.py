@@ -10,6 +10,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from lightning_sm._lightning.levels import SupportLevel, support_level
 from lightning_sm._lightning.namespaces import Namespace
+from lightning_sm._lightning.replaced_method import listen
+from lightning_sm._lightning.stand_in import iterated_by, original
 from lightning_sm._lightning.trainer import Trainer
 
 __all__ = [
@@ -19,6 +21,8 @@ __all__ = [
     "end_restart",
     "gathers_gradients",
     "has_length",
+    "iterate_through",
+    "iterated_loaders",
     "loaders_of",
     "mark_point",
     "point_after_batch",
@@ -191,7 +195,42 @@ def has_length(trainer: Any) -> bool:
 def loaders_of(trainer: Trainer) -> List[Any]:
     """The training data loaders, once they exist; none before Lightning 2.0."""
     combined = getattr(trainer.fit_loop, "_combined_loader", None)
-    return [] if combined is None else list(combined.flattened)
+    return [] if combined is None else [original(loader) for loader in combined.flattened]
+
+
+def iterated_loaders(trainer: Trainer) -> List[Any]:
+    """What is iterated in the place of each of :func:`loaders_of`; ``None`` where nothing is."""
+    combined = getattr(trainer.fit_loop, "_combined_loader", None)
+    return [] if combined is None else [iterated_by(loader) for loader in combined.flattened]
+
+
+def iterate_through(trainer: Any, wrap: Callable[[Any], Any]) -> Callable[[], None]:
+    """Let Lightning iterate something in the place of each loader of the training, whenever it makes its loaders.
+
+    ``trainer.train_dataloader`` stays what the program has made.
+
+    Args:
+        trainer: The trainer, before it makes its loaders.
+        wrap: Takes what Lightning would iterate, and returns what it iterates instead.
+
+    Returns:
+        A function that undoes it.
+    """
+    loop = trainer.fit_loop
+
+    def wrap_all() -> None:
+        combined = loop._combined_loader
+        combined._flattened = [wrap(loader) for loader in combined.flattened]
+
+    # What is called last before the loaders are iterated (``FitLoop.setup_data``).
+    stop = listen(loop, "_load_combined_loader_states", wrap_all)
+
+    def undo() -> None:
+        stop()
+        if loop._combined_loader is not None:
+            loop._combined_loader._flattened = loaders_of(trainer)
+
+    return undo
 
 
 def repeats_loaders(trainer: Any) -> bool:
@@ -200,18 +239,16 @@ def repeats_loaders(trainer: Any) -> bool:
     return getattr(combined, "_mode", None) == "max_size_cycle" and len(combined.flattened) > 1
 
 
-def restart_loaders(trainer: Any) -> None:
-    """Let loaders that were made before the restore begin anew, with the states that it has set.
-
-    ``configure_optimizers`` makes them where it asks for ``trainer.estimated_stepping_batches``. Lightning restores the
-    progress and the states of loaders after it, and sharded strategies restore everything after it.
+def restart_loaders(trainer: Any, states: List[Any]) -> None:
+    """Begin all loaders anew.
 
     Args:
-        trainer: The trainer, after everything has been restored and before the loop runs.
+        trainer: The trainer, before its first step.
+        states: The states of loaders that save their own position, which are loaded before; empty for none.
     """
-    loop = trainer.fit_loop
-    loop._load_combined_loader_states()
-    iter(loop._data_fetcher)
+    fetcher = trainer.fit_loop._data_fetcher
+    fetcher.combined_loader._load_state_dicts(states)
+    iter(fetcher)
 
 
 def reload_epoch(trainer: Any) -> Optional[int]:

@@ -18,7 +18,7 @@ from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._resume.random_state import generators_of, get_generator_state, is_generator, set_generator_state
 
-__all__ = ["Attributes", "changed_values", "packed_values", "set_packed"]
+__all__ = ["Attributes", "changed_values", "data_set_values", "packed_values", "set_data_set_values", "set_packed"]
 
 # About what an object of Python takes.
 _ITEM_BYTES = 64
@@ -105,13 +105,8 @@ class Attributes:
         if module is not None and not _has_state(module, lightning.LightningDataModule):
             yield "data module", module
         for index, loader in enumerate(loaders_of(trainer)):
-            data, key, seen = getattr(loader, "dataset", None), f"data {index}", [loader]
-            # One that wraps another's attributes may be its own data set, or answer to each name with a new object.
-            while data is not None and len(seen) < _MAX_DATA_SETS and all(data is not each for each in seen):
-                if _is_projects(data):
-                    yield f"{key} {type(data).__qualname__}", data
-                seen.append(data)
-                data, key = getattr(data, "dataset", None), f"{key} of"
+            for key, data in _data_sets(loader):
+                yield f"data {index}{key}", data
 
     def _read(self, trainer: Trainer) -> Packed:
         import torch
@@ -195,6 +190,33 @@ def _is_projects(value: Any) -> bool:
 def _has_state(value: Any, base: type) -> bool:
     """Whether a callback or data module saves what it needs."""
     return getattr(type(value), "state_dict", None) is not getattr(base, "state_dict", None)
+
+
+def _data_sets(loader: Any) -> Iterator[Tuple[str, Any]]:
+    """The project's data sets of a loader, one within the other, by names that are the same in each run."""
+    data, key, seen = getattr(loader, "dataset", None), "", [loader]
+    # One that wraps another's attributes may be its own data set, or answer to each name with a new object.
+    while data is not None and len(seen) < _MAX_DATA_SETS and all(data is not each for each in seen):
+        if _is_projects(data) and hasattr(data, "__dict__"):
+            yield f"{key} {type(data).__qualname__}", data
+        seen.append(data)
+        data, key = getattr(data, "dataset", None), f"{key} of"
+
+
+def data_set_values(loader: Any) -> Packed:
+    """Return copies of the attributes of a loader's data sets."""
+    return {
+        key: {name: _packed_or_not(value, set()) for name, value in vars(data).items()}
+        for key, data in _data_sets(loader)
+    }
+
+
+def set_data_set_values(loader: Any, values: Packed, device: Any) -> None:
+    """Set attributes of a loader's data sets that differ from what :func:`data_set_values` had returned."""
+    now = data_set_values(loader)
+    for key, data in _data_sets(loader):
+        for name, packed in changed_values(now[key], values.get(key, {}))[0].items():
+            set_packed(data, name, packed, device)
 
 
 def _address(tensor: Any) -> Any:

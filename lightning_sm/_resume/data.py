@@ -3,7 +3,15 @@
 import itertools
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._resume.attributes import changed_values, packed_values, set_packed
+from lightning_sm._lightning.replaced_method import ReplacedMethod
+from lightning_sm._lightning.stand_in import StandIn, iterated_by
+from lightning_sm._resume.attributes import (
+    changed_values,
+    data_set_values,
+    packed_values,
+    set_data_set_values,
+    set_packed,
+)
 from lightning_sm._resume.random_state import (
     contents_of_samplers,
     get_process_state,
@@ -11,16 +19,15 @@ from lightning_sm._resume.random_state import (
     set_process_state,
     set_sampler_state,
 )
-from lightning_sm._resume.stand_in import StandIn, iterated_by
 
 __all__ = [
+    "IteratedLoader",
     "ResumableSampler",
     "describe_changes",
     "describe_data",
     "describe_losses",
     "has_repeated",
     "is_ordered",
-    "is_same_loader",
     "is_stateful",
     "prepare_loader",
     "release_loader",
@@ -129,6 +136,98 @@ class ResumableSampler:
                 set_packed(owner, name, state[path], "cpu")
 
 
+class IteratedLoader:
+    """Iterates a loader, notes from what state it does so in each epoch, and iterates it from that state again.
+
+    What is read again is then the same: the process and the loader have the random states, and the data sets the
+    attributes, from which an order, the seeds of worker processes and augmentation follow.
+
+    Args:
+        loader: The loader.
+        device: Where tensors of data sets are restored that were not in host memory.
+        trained_epoch: Returns the epoch that is trained.
+    """
+
+    def __init__(self, loader: Any, device: Any, trained_epoch: Callable[[], int]) -> None:
+        self.inner = loader
+        self._device, self._trained_epoch = device, trained_epoch
+        self._before = data_set_values(loader)
+        self._epoch, self._is_over = -1, False
+        self._resumed: Optional[Mapping[str, Any]] = None
+        self._undo_lazy: Callable[[], Any] = dict
+        self._batches: Iterator[Any] = iter(())
+        #: Whether the fit is still to be restored, so that nothing must be read.
+        self.waits = False
+        #: The random states of the process and the loader when the epoch's iteration began, and what had changed of
+        #: data sets by then.
+        self.start: Dict[str, Any] = {}
+
+    def resume(self, start: Mapping[str, Any]) -> None:
+        """Let the next iteration begin from what :attr:`start` was. A state of the loader's own is loaded after it."""
+        # Persistent worker processes have the data sets of the fit's start.
+        data = {} if getattr(self.inner, "persistent_workers", False) else start["data"]
+        values = {key: {**before, **data.get(key, {})} for key, before in self._before.items()}
+        set_data_set_values(self.inner, values, self._device)
+        set_sampler_state(self.inner, start["loader"])
+        self._resumed = start
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.waits:
+            return iter(())
+        epoch = self._trained_epoch()
+        # Lightning begins a shorter one of several loaders again.
+        if not (self._is_over and epoch == self._epoch):
+            self._begin()
+        self._epoch, self._is_over = epoch, False
+        self._batches = self._until_end(iter(self.inner))
+        return self._batches
+
+    def _begin(self) -> None:
+        self._undo_lazy()  # no batch of the epoch was left
+        resumed, self._resumed = self._resumed, None
+        if resumed is None:
+            now = data_set_values(self.inner)
+            changed = {key: changed_values(self._before.get(key, {}), values)[0] for key, values in now.items()}
+            self.start = {"process": get_process_state(), "loader": get_sampler_state(self.inner), "data": changed}
+            return
+        self.start = dict(resumed)
+        set_process_state(resumed["process"])
+        if is_stateful(self.inner) and hasattr(self.inner, "_get_iterator"):
+            self._begin_lazily(resumed["process"])
+
+    def _begin_lazily(self, process: Mapping[str, Any]) -> None:
+        """Let the seed of worker processes be drawn from the epoch's start also where a generator draws it.
+
+        It does so for its first batch, before which other random states are restored: those of litdata and streaming.
+        """
+
+        def get_iterator(original: Callable[[], Any]) -> Any:
+            replaced.undo()
+            now = get_process_state()
+            set_process_state(process)
+            try:
+                return original()
+            finally:
+                set_process_state(now)
+
+        replaced = ReplacedMethod(self.inner, "_get_iterator", get_iterator)
+        self._undo_lazy = replaced.undo
+
+    def end(self) -> None:
+        """Let a loader that has continued an epoch by itself see that the epoch is over, as litdata's must.
+
+        Lightning asks it for as many batches as it has, and not for the end.
+        """
+        if is_stateful(self.inner):
+            now = get_process_state()
+            next(self._batches, None)
+            set_process_state(now)
+
+    def _until_end(self, batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        self._is_over = True
+
+
 def prepare_loader(loader: Any, trained_epoch: Callable[[], Optional[int]]) -> None:
     """Let a loader's sampler be resumable, before Lightning makes an iterator; others than torch's are left alone.
 
@@ -231,12 +330,6 @@ def describe_data(world_size: int, loaders: Sequence[Any]) -> Dict[str, Any]:
     }
 
 
-def is_same_loader(saved: Mapping[str, Any], index: int, loader: Any) -> bool:
-    """Whether a loader is as the one of this index was when :func:`describe_data` returned ``saved``."""
-    now = describe_data(saved["world size"], [loader])
-    return all(saved[name][index : index + 1] == now[name] for name in ("batch size", "number of batches"))
-
-
 def describe_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return what differs, for the log; an empty text where nothing does."""
     changes = (f"the {name} was {saved[name]} and is {now[name]}" for name in saved if saved[name] != now.get(name))
@@ -251,7 +344,11 @@ def describe_losses(loaders: Sequence[Any]) -> List[str]:
         if _keeps_iterator(loader):
             losses.append(f"the order of {kind}, whose loader keeps an iterator of its own: it begins again")
         elif not is_ordered(loader):
-            losses.append(f"{kind} is read again up to there, which takes time; random numbers that it draws differ")
+            losses.append(f"{kind} is read again up to there, which takes time")
+            if getattr(loader, "persistent_workers", False):
+                losses.append(f"what persistent worker processes count and draw for {kind} starts again")
+            elif not getattr(loader, "num_workers", 0):
+                losses.append(f"random numbers that the process of training draws for {kind} differ")
         elif not is_stateful(loader) and loader.num_workers:
             losses.append(f"random numbers that worker processes draw for {kind}, as for augmentation, start again")
     return losses

@@ -6,7 +6,7 @@ import random
 import sys
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
-from lightning_sm._resume.stand_in import original
+from lightning_sm._lightning.stand_in import original
 
 __all__ = [
     "contents_of_samplers",

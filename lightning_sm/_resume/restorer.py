@@ -1,6 +1,6 @@
 """``FitRestorer``: restores in a fit what its save holds beside the state that Lightning restores."""
 
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import broadcast
@@ -11,6 +11,7 @@ from lightning_sm._lightning.restart import (
     enable_plateau_schedulers,
     end_restart,
     has_length,
+    iterated_loaders,
     loaders_of,
     restart_loaders,
     resumes_within_epochs,
@@ -20,18 +21,18 @@ from lightning_sm._lightning.restart import (
     start_epoch,
 )
 from lightning_sm._lightning.results import set_results
+from lightning_sm._lightning.stand_in import StandIn, iterated_by
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._lightning.trainer_hooks import call_skipped_train_hooks, start_averages
 from lightning_sm._logging import log
 from lightning_sm._resume.attributes import Attributes
 from lightning_sm._resume.callback_files import adopt_directories
 from lightning_sm._resume.data import (
+    IteratedLoader,
     describe_changes,
     describe_data,
     describe_losses,
     has_repeated,
-    is_ordered,
-    is_same_loader,
     prepare_loader,
     release_loader,
     sampler_of,
@@ -74,7 +75,8 @@ class FitRestorer:
         self._saved: Dict[str, Any] = {}
         self._own: Dict[str, Any] = {}
         self._resumes_within_epoch = self._starts_epoch = False
-        self._prepared: List[Any] = []
+        # Whether the loaders wait for the restore of an epoch.
+        self._waits = False
         self._undo_results: Callable[[], Any] = dict
         # No lambda: processes that are spawned get the trainer with its callbacks, which is pickled.
         self._undo_skip: Callable[[], Any] = dict
@@ -111,7 +113,7 @@ class FitRestorer:
         if "loops" in checkpoint:  # Lightning 1.5 saves none
             loaders = checkpoint["loops"]["fit_loop"]["state_dict"]
             loaders.pop("combined_loader", None)
-            if self._own and stateful_loaders(self._own) and not self.replays:
+            if self._own and stateful_loaders(self._own) and self._starts_epoch and not self.replays:
                 # Lightning saves those of global rank 0.
                 loaders["combined_loader"] = stateful_loaders(self._own)
         if record is not None:  # the callbacks' files of a given one stay with the training that saved it
@@ -124,21 +126,18 @@ class FitRestorer:
         return SavePoint(self._saved["record"]["kind"])
 
     def process_loader(self, trainer: Any, process: Callable[[Any], Any], loader: Any) -> Any:
-        """Let the sampler of a loader of the training begin where the save was made, before Lightning uses it."""
+        """Let the sampler of a loader of the training be resumable, before Lightning uses it."""
         if trainer.training:
             prepare_loader(loader, lambda: trainer.current_epoch if trainer.training else None)
-            self._prepared.append(loader)
-            self._resume_loader(len(self._prepared) - 1, loader)
         return process(loader)
 
-    def _resume_loader(self, index: int, loader: Any) -> None:
-        states = self._own.get("loaders", ()) if self._resumes_within_epoch else ()
-        if index < len(states):
-            # Lightning makes the iterator before it calls set_epoch.
-            set_sampler_epoch(loader, self._saved["record"]["epoch"])
-            sampler = sampler_of(loader)
-            if sampler is not None and is_same_loader(self._saved["data"], index, loader):
-                sampler.resume(states[index], self._saved["batches"], repeats=self._saved["repeats"])
+    def iterated(self, trainer: Trainer, loader: Any) -> Any:
+        """Return what Lightning iterates in the place of a loader of the training."""
+        if iterated_by(loader) is not None:
+            return loader
+        iterated = IteratedLoader(loader, strategy_of(trainer).root_device, lambda: trainer.current_epoch)
+        iterated.waits = self._waits
+        return StandIn(iterated)
 
     def after_restore(self, trainer: Trainer) -> bool:
         """Prepare loops and loaders after Lightning has restored its state; return whether there is more to restore.
@@ -148,13 +147,13 @@ class FitRestorer:
         """
         if self.replays:
             self._undo_skip = skip_training(trainer)
-        if self._resumes_within_epoch:
-            self._prepared = []
-            for index, loader in enumerate(loaders_of(trainer)):
-                self._resume_loader(index, loader)
-            if any(map(is_ordered, loaders_of(trainer))):
-                restart_loaders(trainer)
+        self._let_wait(trainer, self._resumes_within_epoch)
         return bool(self._saved)
+
+    def _let_wait(self, trainer: Trainer, waits: bool) -> None:
+        self._waits = waits
+        for iterated in iterated_loaders(trainer):
+            iterated.waits = waits
 
     def restore(self, trainer: Trainer) -> None:
         """Restore after ``on_train_start`` of all callbacks and of the model, which may reset what is restored."""
@@ -176,6 +175,9 @@ class FitRestorer:
         if changes or self._starts_epoch:
             self._starts_epoch, self._resumes_within_epoch = True, False
             start_epoch(trainer, self._saved["record"]["epoch"], self._saved["logged_step"], self._saved["loaded_in"])
+        if self._waits:
+            self._let_wait(trainer, False)
+            self._read_loaders(trainer)
         if not self._own:
             return
         restore_logged(trainer, self._own)
@@ -184,21 +186,32 @@ class FitRestorer:
         if self._resumes_within_epoch:
             start_averages(trainer)
             continue_epoch(trainer, self._point, self._saved["loaded_in"], self._saved["accumulate"])
-            self._skip_batches(trainer)
             set_process_state(self._own["random"])
             if self._own["results"]:
                 self._undo_results = set_results(trainer, self._own["results"])
 
-    def _skip_batches(self, trainer: Trainer) -> None:
-        """Bring loaders to the save's position that do not continue there by themselves."""
+    def _read_loaders(self, trainer: Trainer) -> None:
+        """Begin the loaders, or bring them to the save's position."""
+        if not self._resumes_within_epoch:
+            restart_loaders(trainer, [])
+            return
         loaders, batches = loaders_of(trainer), self._saved["batches"]
-        repeated = [has_repeated(*each, batches) for each in zip(loaders, self._own["loaders"])]
-        if all(each is None for each in repeated):
+        states, saved = stateful_loaders(self._own), self._own["loaders"]
+        for loader, iterated, state in zip(loaders, iterated_loaders(trainer), saved):
+            # Lightning makes the iterator before it calls set_epoch.
+            set_sampler_epoch(loader, self._saved["record"]["epoch"])
+            iterated.resume(state["read"])
+            sampler = sampler_of(loader)
+            if sampler is not None:
+                sampler.resume(state, batches, repeats=self._saved["repeats"])
+        repeated = [has_repeated(*each, batches) for each in zip(loaders, saved)]
+        are_read_again = all(each is None for each in repeated)
+        if len(loaders) > 1 and not are_read_again and (None in repeated or not has_length(trainer)):
+            skip_batches_of_some(trainer, batches, repeated, states)
+            return
+        restart_loaders(trainer, states)
+        if are_read_again:
             skip_batches(trainer, batches)
-        elif len(loaders) > 1 and (None in repeated or not has_length(trainer)):
-            for index, loader in enumerate(loaders):
-                self._resume_loader(index, loader)
-            skip_batches_of_some(trainer, batches, repeated, stateful_loaders(self._own))
 
     def _tell(self, trainer: Any, changes: Optional[str]) -> None:
         epoch, batches = self._saved["record"]["epoch"], self._saved["batches"]
@@ -239,6 +252,8 @@ class FitRestorer:
         self._resumes_within_epoch = False
         self._undo_results()
         enable_plateau_schedulers(trainer)
+        for iterated in iterated_loaders(trainer):
+            iterated.end()
         for loader, state in zip(loaders_of(trainer), self._own["loaders"]):
             sampler = sampler_of(loader)
             if sampler is not None and sampler.forget() is not None:  # no batch of the epoch was left

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Mapping
 
 from lightning_sm._lightning.collectives import gather_on_main
 from lightning_sm._lightning.legacy import strategy_of
-from lightning_sm._lightning.restart import SavePoint, loaders_of
+from lightning_sm._lightning.restart import SavePoint, iterated_loaders, loaders_of
 from lightning_sm._lightning.results import (
     logged_values,
     metric_states,
@@ -32,7 +32,7 @@ def rank_state(trainer: Trainer, point: SavePoint, attributes: Attributes) -> Di
     within = point in (SavePoint.BATCH, SavePoint.VALIDATION)
     state: Dict[str, Any] = {
         "random": get_process_state(),
-        "loaders": [_loader_state(loader) for loader in loaders_of(trainer)],
+        "loaders": [_loader_state(*each) for each in zip(loaders_of(trainer), iterated_loaders(trainer))],
         "results": results_of(trainer) if within else [],
         "metric_states": metric_states(trainer),
         "logged": logged_values(trainer),
@@ -66,13 +66,13 @@ def _on_cpu(value: Any) -> Any:
     return [_on_cpu(inner) for inner in value] if type(value) is list else value
 
 
-def _loader_state(loader: Any) -> Dict[str, Any]:
+def _loader_state(loader: Any, iterated: Any) -> Dict[str, Any]:
     sampler = sampler_of(loader)
     state = {"start": None, "now": get_sampler_state(loader)} if sampler is None else sampler.state()
     if is_stateful(loader):
         # One that is read from the beginning must not continue, too.
         state["stateful"] = loader.state_dict() if is_ordered(loader) else None
-    return state
+    return state if iterated is None else {**state, "read": iterated.start}
 
 
 def restore_samplers(trainer: Trainer, state: Mapping[str, Any]) -> None:

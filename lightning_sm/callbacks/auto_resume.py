@@ -16,7 +16,7 @@ from lightning_sm._lightning.checkpoints import complete_for_load
 from lightning_sm._lightning.collectives import any_true, broadcast
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.replaced_method import ReplacedMethod, listen
-from lightning_sm._lightning.restart import SavePoint, resumes_within_epochs
+from lightning_sm._lightning.restart import SavePoint, iterate_through, resumes_within_epochs
 from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of, is_fast_dev_run
 from lightning_sm._lightning.trainer_hooks import after_run, around_load, around_restore, forget_restore
@@ -203,6 +203,7 @@ class AutoResumeMixin(Callback):
             process = partial(self._restorer.process_loader, trainer)
             self._undo.append(ReplacedMethod(strategy, "process_dataloader", process).undo)
             self._undo.append(partial(release_loaders, trainer))
+            self._undo.append(iterate_through(trainer, partial(self._restorer.iterated, trainer)))
         around_restore(
             trainer,
             choose=lambda path: self._choose(trainer, path),

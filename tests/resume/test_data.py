@@ -328,8 +328,113 @@ def two_without_a_length(pl, size):
     return made
 
 
+def told_of_epochs(pl):
+    class Net(net(pl)):
+        def on_train_epoch_start(self):
+            self.trainer.train_dataloader.dataset.epoch = self.current_epoch
+
+    return Net()
+
+
+class Told(Numbers):
+    """Samples that differ from epoch to epoch."""
+
+    epoch = 0
+
+    def __getitem__(self, index):
+        inputs, targets = super().__getitem__(index)
+        return inputs * (1 + self.epoch / 10), targets
+
+
+def told_with_workers(pl, size):
+    return Setup(
+        told_of_epochs(pl), DataLoader(Told(size.samples), BATCH_SIZE, shuffle=True, num_workers=2), in_order()
+    )
+
+
+class ToldStream(Stream):
+    """Noisy samples, whose order follows from the epoch."""
+
+    epoch = 0
+
+    def __iter__(self):
+        samples = list(super().__iter__())
+        random.Random(self.epoch).shuffle(samples)
+        return ([inputs + torch.randn(4), targets] for inputs, targets in samples)
+
+
+def told_stream_with_workers(pl, size):
+    loader = DataLoader(ToldStream(size.samples), batch_size=BATCH_SIZE, num_workers=2)
+    return Setup(told_of_epochs(pl), loader, in_order())
+
+
+class CountingStream(Stream):
+    """Counts its epochs when its first sample is asked for."""
+
+    epoch = 0
+
+    def __len__(self):
+        return len(self.data)
+
+    def __iter__(self):
+        self.epoch += 1
+        for inputs, targets in list(super().__iter__()):
+            yield inputs * (1 + self.epoch / 10), targets
+
+
+class OwnIterator(CountingStream):
+    """Is its own iterator, as litdata's data sets."""
+
+    def __iter__(self):
+        self.samples = super().__iter__()
+        self.index = 0
+        return self
+
+    def __next__(self):
+        self.index += 1
+        inputs, targets = next(self.samples)
+        return inputs + self.index / 100, targets
+
+
+def counting_stream(pl, size):
+    return Setup(net(pl)(), DataLoader(CountingStream(size.samples), BATCH_SIZE), in_order())
+
+
+def own_iterator(pl, size):
+    return Setup(net(pl)(), DataLoader(OwnIterator(size.samples), BATCH_SIZE), in_order())
+
+
+class LazyWithState(DataLoader):
+    """As litdata's: draws when its first batch is asked for, and begins anew only after it has seen the end."""
+
+    taken, continues = 0, False
+
+    def __iter__(self):
+        first = self.taken if self.continues else 0
+        for index, batch in enumerate(super().__iter__()):
+            if index >= first:
+                self.taken = index + 1
+                yield batch
+        self.continues = False
+
+    def state_dict(self):
+        return {"taken": self.taken}
+
+    def load_state_dict(self, state):
+        self.taken, self.continues = state["taken"], state["taken"] < len(self)
+
+
+def lazy_with_state(pl, size):
+    return Setup(net(pl)(), LazyWithState(Numbers(size.samples), BATCH_SIZE), in_order())
+
+
 BEGIN_AGAIN = [labeled_and_not(6, "max_size_cycle"), two_without_a_length]
 OTHERS = [
+    told_stream_with_workers,
+    told_with_workers,
+    counting_stream,
+    own_iterator,
+    lazy_with_state,
     lengthless_batches,
     asked_before_the_fit,
     labeled_and_not(3, "max_size_cycle"),
@@ -431,8 +536,6 @@ def test_what_differs_and_what_is_lost_is_described():
     assert data.describe_changes(before, before) == ""
     changes = "the world size was 1 and is 2, the number of batches was [3, None] and is [4, None]"
     assert data.describe_changes(before, now) == changes
-    assert data.is_same_loader(before, 0, in_order(3))
-    assert not data.is_same_loader(before, 0, in_order(4))
     workers = DataLoader(Numbers(8), batch_size=4, num_workers=2)
     for loader in (in_order(3), workers):
         prepare_loader(loader, lambda: 0)
