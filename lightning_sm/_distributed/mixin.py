@@ -151,9 +151,7 @@ class StrategyMixin(_Base):
 
     def set_world_ranks(self, *args: Any, **kwargs: Any) -> None:
         """Let Lightning compute ranks if it starts the processes; a launcher's ranks are kept."""
-        if self._topology.global_rank is not None:
-            _lightning.set_rank_zero_rank(self._topology.global_rank)
-        else:
+        if self._topology.global_rank is None:
             super().set_world_ranks(*args, **kwargs)
 
     def _prepare_group(self, device_type: Optional[str] = None) -> None:

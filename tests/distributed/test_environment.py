@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from lightning_sm import Launcher, SageMakerEnvironment, Topology
+from lightning_sm._distributed import rendezvous
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.errors import TopologyError
 from tests.helpers.environ import mpirun, setup_environment
@@ -135,6 +136,9 @@ def test_name_that_resolves_late(lines, monkeypatch):
     assert waits == ["Waiting up to 5 s for the name of the main host algo-1 to resolve, for 0 s so far."]
     # Asked once more, it waits no more: `answers` is empty.
     assert setup_environment(environment) == "algo-1"
+    environment.teardown()
+    rendezvous._thread.join(10)
+    assert not rendezvous._thread.is_alive()
 
 
 @pytest.mark.parametrize("name", ["algo-1..local", "x" * 64 + ".local"])

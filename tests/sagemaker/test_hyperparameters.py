@@ -87,6 +87,7 @@ def test_other_names_are_the_users(name):
         (None, "", "null"),
         ("", "", ""),
         ("resnet", "resnet", "resnet"),
+        ("1.50", "1.5", "1.50"),
         (["a", "b"], "['a', 'b']", '["a", "b"]'),
         ({"b": {"c": 2}, "a": 1}, "a=1,b={'c': 2}", '{"b": {"c": 2}, "a": 1}'),
     ],
