@@ -24,7 +24,7 @@ from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._lightning.trainer_hooks import call_skipped_train_hooks, start_averages
 from lightning_sm._logging import log
 from lightning_sm._resume.attributes import Attributes
-from lightning_sm._resume.callback_files import adopt_directories
+from lightning_sm._resume.callback_files import adopt_checkpoints
 from lightning_sm._resume.data import (
     describe_changes,
     describe_data,
@@ -116,7 +116,7 @@ class FitRestorer:
                 loaders["combined_loader"] = stateful_loaders(self._own)
         if record is not None:  # the callbacks' files of a given one stay with the training that saved it
             # Lightning gives the directories of global rank 0 to the callbacks of all ranks.
-            adopt_directories(trainer, checkpoint, self._saved["directory"], broadcast(trainer, real_path(directory)))
+            adopt_checkpoints(trainer, checkpoint, self._saved["directory"], broadcast(trainer, real_path(directory)))
         restore_searches(self._namespace, trainer, pl_module, self._saved["finders"])
 
     @property
