@@ -63,11 +63,21 @@ class Attributes:
         self._namespace = namespace
         # What they were at the start of the training, but for those that were restored then.
         self._before: Packed = {}
+        # What the sanity check has changed, by the names of its owners.
+        self._checked: Dict[str, Set[str]] = {}
         self._told: Set[str] = set()
 
     def begin(self, trainer: Trainer) -> None:
-        """Note what the attributes are when training starts, after all ``on_train_start``."""
+        """Note what the attributes are when training starts, after all ``on_train_start``, or the sanity check."""
         self._before = self._read(trainer)
+        for owner, names in self._checked.items():
+            for name in names:
+                self._before.get(owner, {}).pop(name, None)
+
+    def end_sanity_check(self, trainer: Trainer) -> None:
+        """Let what has changed since :meth:`begin` be saved: a fit that continues has no sanity check."""
+        for owner, values in self._read(trainer).items():
+            self._checked[owner] = set(changed_values(self._before.get(owner, {}), values)[0])
 
     def state(self, trainer: Trainer) -> Packed:
         """Return what this rank's training has changed so far; the log names once what cannot be saved."""
