@@ -138,14 +138,18 @@ class Attributes:
             else:
                 # Pruning and FSDP set tensors, StochasticWeightAveraging takes the momentum of batch norms for a while.
                 left_out = (torch.Tensor, type(None))
-            # Buffers that are no part of the module's state_dict.
             own = getattr(each, "__dict__", {})
-            buffers = {name: each._buffers[name] for name in own.get("_non_persistent_buffers_set", ())}
+            buffers, hidden = own.get("_buffers", {}), own.get("_non_persistent_buffers_set", ())
+            # Buffers that are no part of the module's state_dict.
+            values = {**own, **{name: buffers[name] for name in hidden}}
             found[owner] = {
                 name: _packed_or_not(value, others)
-                for name, value in {**own, **buffers}.items()
+                for name, value in values.items()
                 if name not in bare and not isinstance(value, left_out)
             }
+            if not trainer.is_global_zero:  # whose state_dict is saved, as if they were equal
+                ranks = {name: each for name, each in buffers.items() if name not in hidden and each is not None}
+                found[owner].update({name: _packed_or_not(value, set()) for name, value in ranks.items()})
         return found
 
     def _tell(self, trainer: Trainer, owner: str, name: str, why: str) -> None:

@@ -129,6 +129,16 @@ def batch_norm_net(pl):
 
 
 @setup
+def batch_norm(pl, size):
+    class Net(net(pl)):
+        def on_validation_epoch_start(self):
+            # Those of this rank: with the first batch DDP sets those of rank 0.
+            self.log("mean", self.layers[1].running_mean.sum(), sync_dist=True)
+
+    return Setup(with_batch_norm(Net()), shuffled(size), in_order())
+
+
+@setup
 def closure_optimizer(pl, size):
     class Net(net(pl)):
         def configure_optimizers(self):
