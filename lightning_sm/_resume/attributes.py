@@ -26,6 +26,8 @@ _ITEM_BYTES = 64
 _MAX_DATA_SETS = 20
 # Of an attribute of a sampler: the order of two million items.
 _MAX_SAMPLER_BYTES = 16 * 2**20
+# With what the names of data sets begin.
+_DATA_SET = "data set "
 # Packages whose objects are restored in other ways, or need not be.
 _NOT_PROJECTS = {
     "builtins", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric", "lightning_sm", "deepspeed",
@@ -83,7 +85,11 @@ class Attributes:
         """Return what this rank's training has changed so far; the log names once what cannot be saved."""
         found: Packed = {}
         for owner, values in self._read(trainer).items():
-            changed, lost = changed_values(self._before.get(owner, {}), values)
+            before = self._before.get(owner, {})
+            changed, lost = changed_values(before, values)
+            if owner.startswith(_DATA_SET) and any(before.get(name) is None for name in lost):
+                # An open file, or what was read of one: made on demand, which its numbers and flags would deny.
+                changed = {name: each for name, each in changed.items() if not isinstance(each, _PLAIN)}
             if changed:
                 found[owner] = changed
             for name, why in lost.items():
@@ -115,7 +121,7 @@ class Attributes:
         if module is not None and not _has_state(module, lightning.LightningDataModule):
             yield "data module", module
         for index, loader in enumerate(loaders_of(trainer)):
-            data, key, seen = getattr(loader, "dataset", None), f"data {index}", [loader]
+            data, key, seen = getattr(loader, "dataset", None), f"{_DATA_SET}{index}", [loader]
             # One that wraps another's attributes may be its own data set, or answer to each name with a new object.
             while data is not None and len(seen) < _MAX_DATA_SETS and all(data is not each for each in seen):
                 if _is_projects(data):
