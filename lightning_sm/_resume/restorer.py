@@ -114,6 +114,8 @@ class FitRestorer:
             if self._own and stateful_loaders(self._own) and not self.replays:
                 # Lightning saves those of global rank 0.
                 loaders["combined_loader"] = stateful_loaders(self._own)
+        if trainer.global_rank < len(self._saved["scores"]):
+            checkpoint["callbacks"].update(self._saved["scores"][trainer.global_rank])
         if record is not None:  # the callbacks' files of a given one stay with the training that saved it
             # Lightning gives the directories of global rank 0 to the callbacks of all ranks.
             adopt_checkpoints(trainer, checkpoint, self._saved["directory"], broadcast(trainer, real_path(directory)))

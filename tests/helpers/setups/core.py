@@ -272,6 +272,16 @@ def early_stopping_on_epoch_mean(pl, size):
 
 
 @setup
+def early_stopping_of_each_rank(pl, size):
+    class Net(net(pl)):
+        def validation_step(self, batch, batch_idx):
+            # Without sync_dist: the first rank gets better, the second does not.
+            self.log("score", float([10 - self.current_epoch, self.current_epoch][self.global_rank]))
+
+    return Setup(Net(), shuffled(size), in_order(), {"callbacks": [pl.callbacks.EarlyStopping("score", patience=1)]})
+
+
+@setup
 def metric_of_the_run(pl, size):
     import torchmetrics
 
