@@ -18,7 +18,15 @@ from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._resume.random_state import generators_of, get_generator_state, is_generator, set_generator_state
 
-__all__ = ["Attributes", "changed_values", "data_set_values", "packed_values", "set_data_set_values", "set_packed"]
+__all__ = [
+    "Attributes",
+    "changed_data_set_values",
+    "changed_values",
+    "data_set_values",
+    "packed_values",
+    "set_data_set_values",
+    "set_packed",
+]
 
 # About what an object of Python takes.
 _ITEM_BYTES = 64
@@ -26,6 +34,8 @@ _ITEM_BYTES = 64
 _MAX_DATA_SETS = 20
 # Of an attribute of a sampler: the order of two million items.
 _MAX_SAMPLER_BYTES = 16 * 2**20
+# With what the names of data sets begin.
+_DATA_SET = "data set "
 # Packages whose objects are restored in other ways, or need not be.
 _NOT_PROJECTS = {
     "builtins", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric", "lightning_sm", "deepspeed",
@@ -36,6 +46,8 @@ _SEQUENCES = {each.__name__: each for each in (list, tuple, set, frozenset)}
 _MAPPINGS = {each.__name__: each for each in (dict, OrderedDict, Counter)}
 _FACTORIES = {each.__name__: each for each in (list, dict, set, int, float)}
 _GENERATOR = "Generator"
+# Made anew for each epoch, beside numbers that must stay. Open files are iterators, too.
+_ITERATOR = "is an iterator"
 _OTHER = "is no number, text, tensor, array, generator or container of these"
 # The key of ``requires_grad`` of the model's parameters, which is no attribute in ``vars``.
 _TRAINED = "requires_grad"
@@ -63,17 +75,30 @@ class Attributes:
         self._namespace = namespace
         # What they were at the start of the training, but for those that were restored then.
         self._before: Packed = {}
+        # What the sanity check has changed, by the names of its owners.
+        self._checked: Dict[str, Set[str]] = {}
         self._told: Set[str] = set()
 
     def begin(self, trainer: Trainer) -> None:
-        """Note what the attributes are when training starts, after all ``on_train_start``."""
+        """Note what the attributes are when training starts, after all ``on_train_start``, or the sanity check."""
         self._before = self._read(trainer)
+        for owner, names in self._checked.items():
+            for name in names:
+                self._before.get(owner, {}).pop(name, None)
+
+    def end_sanity_check(self, trainer: Trainer) -> None:
+        """Let what has changed since :meth:`begin` be saved: a fit that continues has no sanity check."""
+        for owner, values in self._read(trainer).items():
+            self._checked[owner] = set(changed_values(self._before.get(owner, {}), values)[0])
 
     def state(self, trainer: Trainer) -> Packed:
         """Return what this rank's training has changed so far; the log names once what cannot be saved."""
         found: Packed = {}
         for owner, values in self._read(trainer).items():
-            changed, lost = changed_values(self._before.get(owner, {}), values)
+            before = self._before.get(owner, {})
+            changed, lost = changed_values(before, values)
+            if owner.startswith(_DATA_SET):
+                changed = _without_numbers_of_what_was_made(before, changed, lost)
             if changed:
                 found[owner] = changed
             for name, why in lost.items():
@@ -106,7 +131,7 @@ class Attributes:
             yield "data module", module
         for index, loader in enumerate(loaders_of(trainer)):
             for key, data in _data_sets(loader):
-                yield f"data {index}{key}", data
+                yield f"{_DATA_SET}{index}{key}", data
 
     def _read(self, trainer: Trainer) -> Packed:
         import torch
@@ -123,14 +148,18 @@ class Attributes:
             else:
                 # Pruning and FSDP set tensors, StochasticWeightAveraging takes the momentum of batch norms for a while.
                 left_out = (torch.Tensor, type(None))
-            # Buffers that are no part of the module's state_dict.
             own = getattr(each, "__dict__", {})
-            buffers = {name: each._buffers[name] for name in own.get("_non_persistent_buffers_set", ())}
+            buffers, hidden = own.get("_buffers", {}), own.get("_non_persistent_buffers_set", ())
+            # Buffers that are no part of the module's state_dict.
+            values = {**own, **{name: buffers[name] for name in hidden}}
             found[owner] = {
                 name: _packed_or_not(value, others)
-                for name, value in {**own, **buffers}.items()
+                for name, value in values.items()
                 if name not in bare and not isinstance(value, left_out)
             }
+            if not trainer.is_global_zero:  # whose state_dict is saved, as if they were equal
+                ranks = {name: each for name, each in buffers.items() if name not in hidden and each is not None}
+                found[owner].update({name: _packed_or_not(value, set()) for name, value in ranks.items()})
         return found
 
     def _tell(self, trainer: Trainer, owner: str, name: str, why: str) -> None:
@@ -211,6 +240,24 @@ def data_set_values(loader: Any) -> Packed:
     }
 
 
+def changed_data_set_values(before: Packed, now: Packed) -> Packed:
+    """Return what has changed between two results of :func:`data_set_values`."""
+    changed = {}
+    for key, values in now.items():
+        old = before.get(key, {})
+        changed[key] = _without_numbers_of_what_was_made(old, *changed_values(old, values))
+    return changed
+
+
+def _without_numbers_of_what_was_made(
+    before: Mapping[str, Any], changed: Dict[str, Any], lost: Mapping[str, str]
+) -> Dict[str, Any]:
+    """Leave out what would deny that an open file, or what was read of one, is to be made again, which is not saved."""
+    if all(before.get(name) is not None or why == _ITERATOR for name, why in lost.items()):
+        return changed
+    return {name: each for name, each in changed.items() if not isinstance(each, _PLAIN)}
+
+
 def set_data_set_values(loader: Any, values: Packed, device: Any) -> None:
     """Set attributes of a loader's data sets that differ from what :func:`data_set_values` had returned."""
     now = data_set_values(loader)
@@ -250,7 +297,8 @@ def _packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) ->
             return (_GENERATOR, get_generator_state(value))
         return _pack(value, others, _Room(size))
     except _NotSavedError as error:
-        return _NotSaved(str(error), id(value), _version(value))
+        is_iterator = hasattr(type(value), "__next__") and not hasattr(value, "read")
+        return _NotSaved(_ITERATOR if is_iterator else str(error), id(value), _version(value))
 
 
 def _version(value: Any) -> int:

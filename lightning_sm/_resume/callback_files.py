@@ -9,7 +9,18 @@ from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.storage import Storage, is_remote, real_path
 
-__all__ = ["adopt_directories", "leave_files", "list_checkpoints", "replace_leftovers"]
+__all__ = [
+    "adopt_checkpoints",
+    "leave_files",
+    "list_checkpoints",
+    "note_checkpoints",
+    "replace_leftovers",
+    "states_with_scores",
+]
+
+# What a ``ModelCheckpoint`` decides by and saves nowhere: the step that is written, the file of ``save_last``, and
+# whether a step's checkpoint waits for the validation that comes next.
+_DECIDES_BY = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation")
 
 
 def list_checkpoints(trainer: Trainer, root: str) -> List[str]:
@@ -90,8 +101,31 @@ def replace_leftovers(trainer: Trainer, root: str, present: Iterable[str], backg
 _KEPT = ("best_model_path", "last_model_path")
 
 
-def adopt_directories(trainer: Trainer, checkpoint: Dict[str, Any], saved_root: str, root: str) -> None:
-    """Let ``ModelCheckpoint`` callbacks continue in the directories of the interrupted run.
+def note_checkpoints(trainer: Trainer, checkpoint: Dict[str, Any]) -> None:
+    """Add to a save what its ``ModelCheckpoint`` callbacks decide by beside their states.
+
+    Args:
+        trainer: The trainer.
+        checkpoint: The contents of the save.
+    """
+    for callback, state in _states(trainer.checkpoint_callbacks, checkpoint):
+        more = {name: vars(callback)[name] for name in _DECIDES_BY if name in vars(callback)}
+        checkpoint["callbacks"][callback.state_key] = {**state, **more}
+
+
+def states_with_scores(trainer: Trainer, checkpoint: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the states that hold scores, each rank's own where a metric is logged without ``sync_dist``.
+
+    Args:
+        trainer: The trainer.
+        checkpoint: The contents of the save on this rank.
+    """
+    callbacks = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks]
+    return {callback.state_key: state for callback, state in _states(callbacks, checkpoint)}
+
+
+def adopt_checkpoints(trainer: Trainer, checkpoint: Dict[str, Any], saved_root: str, root: str) -> None:
+    """Let ``ModelCheckpoint`` callbacks continue in the directories of the interrupted run, and decide as they would.
 
     One that the program names by the time of its start differs at each start, and Lightning then forgets the best
     checkpoints. The job's checkpoint directory itself may be another one than before.
@@ -102,11 +136,14 @@ def adopt_directories(trainer: Trainer, checkpoint: Dict[str, Any], saved_root: 
         saved_root: The job's checkpoint directory when it was saved, without links, as Lightning names directories.
         root: The one of now.
     """
-    for callback, state in _states(trainer, checkpoint):
+    for callback, state in _states(trainer.checkpoint_callbacks, checkpoint):
         if not isinstance(state.get("dirpath"), str):
             continue
         for key, value in state.items():
             state[key] = _moved(value, saved_root, root)
+        for name in _DECIDES_BY:
+            if name in state:
+                setattr(callback, name, state.pop(name))
         now = os.fspath(getattr(callback, "dirpath", None) or "")
         if _is_below(state["dirpath"], root) and _is_below(now, root):
             callback.dirpath = state["dirpath"]
@@ -122,16 +159,16 @@ def leave_files(trainer: Trainer, checkpoint: Dict[str, Any]) -> None:
         trainer: The trainer, before its callbacks are restored.
         checkpoint: The contents of a ``ckpt_path``.
     """
-    for callback, state in _states(trainer, checkpoint):
+    for callback, state in _states(trainer.checkpoint_callbacks, checkpoint):
         is_elsewhere = state.get("dirpath") != getattr(callback, "dirpath", None)
         if is_elsewhere and is_remote(state.get("best_model_path")):
             state["best_model_path"] = ""
 
 
-def _states(trainer: Trainer, checkpoint: Dict[str, Any]) -> Iterator[Tuple[Any, Dict[str, Any]]]:
-    """The ``ModelCheckpoint`` callbacks of which a checkpoint has a state, with it."""
+def _states(callbacks: Iterable[Any], checkpoint: Dict[str, Any]) -> Iterator[Tuple[Any, Dict[str, Any]]]:
+    """The callbacks of which a checkpoint has a state, with it."""
     states = checkpoint.get("callbacks", {})
-    for callback in trainer.checkpoint_callbacks:
+    for callback in callbacks:
         state = states.get(getattr(callback, "state_key", None))
         if isinstance(state, dict):
             yield callback, state

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.stand_in import StandIn, iterated_by
 from lightning_sm._resume.attributes import (
+    changed_data_set_values,
     changed_values,
     data_set_values,
     packed_values,
@@ -186,8 +187,7 @@ class IteratedLoader:
         self._undo_lazy()  # no batch of the epoch was left
         resumed, self._resumed = self._resumed, None
         if resumed is None:
-            now = data_set_values(self.inner)
-            changed = {key: changed_values(self._before.get(key, {}), values)[0] for key, values in now.items()}
+            changed = changed_data_set_values(self._before, data_set_values(self.inner))
             self.start = {"process": get_process_state(), "loader": get_sampler_state(self.inner), "data": changed}
             return
         self.start = dict(resumed)

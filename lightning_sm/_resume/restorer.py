@@ -26,7 +26,7 @@ from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._lightning.trainer_hooks import call_skipped_train_hooks, start_averages
 from lightning_sm._logging import log
 from lightning_sm._resume.attributes import Attributes
-from lightning_sm._resume.callback_files import adopt_directories
+from lightning_sm._resume.callback_files import adopt_checkpoints
 from lightning_sm._resume.data import (
     IteratedLoader,
     describe_changes,
@@ -116,9 +116,11 @@ class FitRestorer:
             if self._own and stateful_loaders(self._own) and self._starts_epoch and not self.replays:
                 # Lightning saves those of global rank 0.
                 loaders["combined_loader"] = stateful_loaders(self._own)
+        if trainer.global_rank < len(self._saved["scores"]):
+            checkpoint["callbacks"].update(self._saved["scores"][trainer.global_rank])
         if record is not None:  # the callbacks' files of a given one stay with the training that saved it
             # Lightning gives the directories of global rank 0 to the callbacks of all ranks.
-            adopt_directories(trainer, checkpoint, self._saved["directory"], broadcast(trainer, real_path(directory)))
+            adopt_checkpoints(trainer, checkpoint, self._saved["directory"], broadcast(trainer, real_path(directory)))
         restore_searches(self._namespace, trainer, pl_module, self._saved["finders"])
 
     @property
@@ -178,6 +180,7 @@ class FitRestorer:
         if self._waits:
             self._let_wait(trainer, False)
             self._read_loaders(trainer)
+            self._attributes.begin(trainer)  # the first run had begun to read, too
         if not self._own:
             return
         restore_logged(trainer, self._own)

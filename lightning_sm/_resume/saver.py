@@ -14,6 +14,7 @@ from lightning_sm._lightning.strategies import shards_of
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.attributes import Attributes
+from lightning_sm._resume.callback_files import note_checkpoints, states_with_scores
 from lightning_sm._resume.choose import Choice
 from lightning_sm._resume.data import describe_data
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
@@ -21,7 +22,7 @@ from lightning_sm._resume.model_state import found_by_searches, pruning_state
 from lightning_sm._resume.ranks import removes_files
 from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
-from lightning_sm._resume.state import communication_states, rank_state
+from lightning_sm._resume.state import communication_states, on_cpu, rank_state
 from lightning_sm._resume.storage import real_path
 
 __all__ = ["SeriesSaver"]
@@ -99,6 +100,8 @@ class SeriesSaver:
         # Those of Lightning 1.5 are one too high.
         numbers = {"epoch": state["record"]["epoch"], "global_step": state["record"]["step"]}
         checkpoint = {**self._dump(trainer), **numbers, STATE_KEY: state}
+        note_checkpoints(trainer, checkpoint)
+        state["scores"] = gather_objects(trainer, on_cpu(states_with_scores(trainer, checkpoint)))
         mark_point(checkpoint, point)
         strategy_of(trainer).save_checkpoint(checkpoint, path)
         strategy_of(trainer).barrier("Trainer.save_checkpoint")

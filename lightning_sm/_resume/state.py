@@ -19,6 +19,7 @@ from lightning_sm._resume.random_state import get_process_state, get_sampler_sta
 
 __all__ = [
     "communication_states",
+    "on_cpu",
     "rank_state",
     "restore_communication",
     "restore_logged",
@@ -37,7 +38,7 @@ def rank_state(trainer: Trainer, point: SavePoint, attributes: Attributes) -> Di
         "metric_states": metric_states(trainer),
         "logged": logged_values(trainer),
     }
-    return {**_on_cpu(state), "attributes": attributes.state(trainer)}
+    return {**on_cpu(state), "attributes": attributes.state(trainer)}
 
 
 def communication_states(trainer: Trainer) -> List[Any]:
@@ -47,7 +48,7 @@ def communication_states(trainer: Trainer) -> List[Any]:
     """
     communication = getattr(strategy_of(trainer), "communication", None)
     state = None if communication is None else communication.state()
-    return [] if state is None else gather_on_main(trainer, _on_cpu(state))
+    return [] if state is None else gather_on_main(trainer, on_cpu(state))
 
 
 def restore_communication(trainer: Trainer, states: List[Any], *, is_same_world: bool) -> None:
@@ -57,13 +58,13 @@ def restore_communication(trainer: Trainer, states: List[Any], *, is_same_world:
         communication.load(states[trainer.global_rank] if is_same_world else states[0], is_same_world)
 
 
-def _on_cpu(value: Any) -> Any:
-    """Nested containers with their tensors in host memory, where any rank can read them."""
+def on_cpu(value: Any) -> Any:
+    """Return nested containers with their tensors in host memory, where any rank can read them."""
     if hasattr(value, "detach"):
         return value.detach().cpu()
     if isinstance(value, dict):
-        return {key: _on_cpu(inner) for key, inner in value.items()}
-    return [_on_cpu(inner) for inner in value] if type(value) is list else value
+        return {key: on_cpu(inner) for key, inner in value.items()}
+    return [on_cpu(inner) for inner in value] if type(value) is list else value
 
 
 def _loader_state(loader: Any, iterated: Any) -> Dict[str, Any]:

@@ -114,7 +114,7 @@ def may_replace(value: Any, job: TrainingJob) -> bool:
     base = os.path.realpath(job.base_dir or "/opt/ml")
     # The script's own folder is below the base directory, too, but is not one of SageMaker's directories.
     code = os.path.join(base, "code")
-    return not os.path.isabs(path) or not _is_below(path, base) or _is_below(path, code)
+    return not os.path.isabs(path) or not _is_below(path, base) or is_within(path, code)
 
 
 def is_within(path: Any, folder: str) -> bool:

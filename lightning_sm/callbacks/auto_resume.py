@@ -316,6 +316,14 @@ class AutoResumeMixin(Callback):
 
     # --- the training
 
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Note what the sanity check changes, which a fit that continues has not."""
+        self._attributes.begin(trainer)
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """The same."""
+        self._attributes.end_sanity_check(trainer)
+
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Restore what a save holds beside Lightning's own state, and begin to save."""
         if self._choice is None or self._restorer.replays:

@@ -13,7 +13,10 @@ import lightning_sm  # noqa: F401  (gives Lightning the ranks and ends the group
 from tests.helpers.series import continue_from, outcome, saves_of, train_keeping_all
 from tests.helpers.setups import Size
 
-SETUPS = ["noisy_data", "early_stopping_on_epoch_mean", "metric_objects", "attributes"]
+SETUPS = [
+    "noisy_data", "early_stopping_on_epoch_mean", "early_stopping_of_each_rank", "metric_objects", "attributes",
+    "batch_norm",
+]  # fmt: skip
 SIZE = Size(epochs=3, batches=4, ranks=2)
 
 

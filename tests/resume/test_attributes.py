@@ -226,6 +226,29 @@ def test_data_sets_and_data_modules():
         assert [again[0].epoch, again[1].epoch, again[2].stage] == [3, 4, 0 if saves_itself else 5]
 
 
+class Reads(Data):
+    """Keeps what it has read of one file (matgl), by a number that tells which; draws and orders by attributes, too."""
+
+    def __init__(self):
+        self.number, self.is_open, self.part = -1, False, None
+        self.order, self.generator = [0, 1], torch.Generator().manual_seed(3)
+
+
+def test_a_data_set_reads_again_what_it_had_made_on_demand():
+    def trainer_with(data):
+        trainer = trainer_of(Model())
+        trainer.fit_loop._combined_loader = SimpleNamespace(flattened=[SimpleNamespace(dataset=data)])
+        return trainer
+
+    data, again, kept = Reads(), Reads(), Attributes(NAMESPACE)
+    kept.begin(trainer_with(data))
+    data.number, data.is_open, data.part, data.order = 2, True, [object()], [1, 0]
+    torch.rand(1, generator=data.generator)
+    kept.restore(trainer_with(again), kept.state(trainer_with(data)))
+    assert (again.number, again.is_open, again.part, again.order) == (-1, False, None, [1, 0])
+    assert torch.equal(again.generator.get_state(), data.generator.get_state())
+
+
 class OwnData(Data):
     @property
     def dataset(self):

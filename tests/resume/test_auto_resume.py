@@ -41,6 +41,27 @@ def test_a_restarted_fit_continues_from_its_newest_save(job, uninterrupted):
     assert sorted(os.listdir(source)) == kept
 
 
+class Compares(type(tiny_model(pl))):
+    """Compares each validation with the first one, which is the sanity check."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = None
+
+    def on_validation_epoch_end(self):
+        value = self.trainer.callback_metrics["val_loss"].item()
+        self.first = value if self.first is None else self.first
+        self.log("change", value - self.first)
+
+
+def test_a_restart_knows_what_the_sanity_check_has_changed(job, tmp_path):
+    whole = Job(tmp_path / "whole").fit(model=Compares(), num_sanity_val_steps=-1)
+    job.interrupted(after=EPOCH + 3, model=Compares(), num_sanity_val_steps=-1)
+    job.fit(model=Compares(), num_sanity_val_steps=-1)
+    assert (job.steps, job.model.first) == (2 * EPOCH - 2, whole.model.first)
+    assert job.trainer.callback_metrics == whole.trainer.callback_metrics
+
+
 @pytest.mark.parametrize("kind", ["empty", "truncated", "flipped bit in a tensor"])
 def test_damaged_saves_are_passed_over(job, uninterrupted, kind):
     job.interrupted(after=EPOCH + 3)

@@ -4,8 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.resume.job import EPOCH, Job, pl
+from tests.helpers.tiny import tiny_model
+from tests.resume.job import EPOCH, Interrupted, Job, pl
 
 
 @pytest.fixture
@@ -17,11 +19,12 @@ def names(job, folder="own"):
     return sorted(path.name for path in (job.directory / folder).iterdir())
 
 
-def fit(job, after=None, name="{step}", folder="own", **arguments):
+def fit(job, after=None, name="{step}", folder="own", model=None, accumulate=1, **arguments):
     """Fit two epochs with a checkpoint after each fourth step, and a link or copy of the last one."""
     arguments = {"every_n_train_steps": 4, "save_top_k": -1, "save_last": True, **arguments}
     own = pl.callbacks.ModelCheckpoint(job.directory / folder, name, **arguments)
-    more = {"epochs": 2, "callbacks": [own], "enable_checkpointing": True}
+    more = {"epochs": 2, "callbacks": [own], "enable_checkpointing": True, "model": model}
+    more["accumulate_grad_batches"] = accumulate
     job.fit(**more) if after is None else job.interrupted(after, **more)
     return own
 
@@ -96,3 +99,44 @@ def test_that_directory_under_another_name(tmp_path, monkeypatch, way):
     fit(job, folder="run-2")
     assert names(job, "run-1") == WHOLE
     assert not (job.directory / "run-2").exists()
+
+
+def steps_of(job):
+    """The step of each checkpoint, by its name."""
+    found = (job.directory / "own").iterdir()
+    return {path.name: torch.load(path, weights_only=False)["global_step"] for path in found}
+
+
+@pytest.mark.parametrize("after", [EPOCH + 3, 2 * EPOCH])
+def test_the_last_checkpoint_stays_that_of_the_last_good_epoch(job, after):
+    """Lightning writes it beside each of the best, else when the training ends."""
+    whole = Job(job.directory.parent / "whole")
+    arguments = {"every_n_train_steps": None, "monitor": "step", "mode": "min", "save_top_k": 1}
+    fit(whole, **arguments)
+    fit(job, after, **arguments)
+    fit(job, **arguments)
+    assert steps_of(job) == steps_of(whole) == {"last.ckpt": EPOCH, f"step={EPOCH}.ckpt": EPOCH}
+
+
+def test_a_checkpoint_that_waits_for_a_validation_is_written_after_it(job):
+    """Lightning knows that a step was due only until then."""
+    arguments = {"every_n_train_steps": EPOCH, "monitor": "val_loss", "save_last": False}
+    arguments["save_on_train_epoch_end"] = False
+    model = tiny_model(pl)
+
+    def interrupt():
+        if model.trainer.global_step == 2 * EPOCH:
+            raise Interrupted
+
+    model.on_validation_start = interrupt
+    with pytest.raises(Interrupted):
+        fit(job, model=model, **arguments)
+    fit(job, **arguments)
+    assert (job.steps, names(job)) == (0, [f"step={2 * EPOCH}.ckpt", f"step={EPOCH}.ckpt"])
+
+
+def test_a_step_that_is_accumulated_is_written_once(job):
+    arguments = {"every_n_train_steps": 2, "monitor": "step", "mode": "min", "save_top_k": 2, "save_last": False}
+    fit(job, 5, accumulate=2, **arguments)
+    fit(job, accumulate=2, **arguments)
+    assert names(job) == ["step=2.ckpt", "step=4.ckpt"]

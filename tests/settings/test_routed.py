@@ -15,6 +15,7 @@ from lightning_sm._settings.routed import may_replace
         ("/data", True),
         ("~/data", True),
         ("{base}x", True),
+        ("{base}/code", True),
         ("{base}/code/data", True),
         ("{base}/input/../code/data", True),
         ("{base}/input/data/training", False),

@@ -129,6 +129,16 @@ def batch_norm_net(pl):
 
 
 @setup
+def batch_norm(pl, size):
+    class Net(net(pl)):
+        def on_validation_epoch_start(self):
+            # Those of this rank: with the first batch DDP sets those of rank 0.
+            self.log("mean", self.layers[1].running_mean.sum(), sync_dist=True)
+
+    return Setup(with_batch_norm(Net()), shuffled(size), in_order())
+
+
+@setup
 def closure_optimizer(pl, size):
     class Net(net(pl)):
         def configure_optimizers(self):
@@ -259,6 +269,16 @@ def epoch_mean_of_uneven_batches(pl, size):
 def early_stopping_on_epoch_mean(pl, size):
     stop = pl.callbacks.EarlyStopping("train_loss_epoch", patience=1, min_delta=0.5)
     return Setup(logging_net(pl), shuffled(size), arguments={"callbacks": [stop]})
+
+
+@setup
+def early_stopping_of_each_rank(pl, size):
+    class Net(net(pl)):
+        def validation_step(self, batch, batch_idx):
+            # Without sync_dist: the first rank gets better, the second does not.
+            self.log("score", float([10 - self.current_epoch, self.current_epoch][self.global_rank]))
+
+    return Setup(Net(), shuffled(size), in_order(), {"callbacks": [pl.callbacks.EarlyStopping("score", patience=1)]})
 
 
 @setup
