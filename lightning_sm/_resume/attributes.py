@@ -5,6 +5,7 @@ there would be missing, one that is evaluated at the epoch's end would lack what
 and layers would be trained that the project had frozen or set to evaluation.
 """
 
+import copy
 import functools
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Set, Tuple
@@ -92,6 +93,20 @@ class Attributes:
                 elif key in owners:
                     set_packed(owners[key], name, packed, device)
                 self._before.get(key, {}).pop(name, None)
+
+    def restore_callbacks(self, trainer: Trainer, states: Mapping[str, Any]) -> None:
+        """Load the project's callbacks again whose own state has changed since the restore, such as averaged weights.
+
+        Args:
+            trainer: The trainer, after all ``on_train_start``.
+            states: What Lightning has saved of callbacks.
+        """
+        base, kept = self._namespace.module().Callback, self._namespace.module("callbacks").ModelCheckpoint
+        for callback in filter(_is_projects, callbacks_of(trainer)):
+            state = states.get(str(getattr(callback, "state_key", "")))
+            is_own = state is not None and _has_state(callback, base) and not isinstance(callback, kept)
+            if is_own and not _same(callback.state_dict(), state):
+                callback.load_state_dict(copy.deepcopy(state))
 
     def _owners(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
         """The objects with attributes, by names that are the same in each run of the program."""
@@ -346,11 +361,16 @@ def _same(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, _NotSaved):
         return bool(one == other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
     if isinstance(one, (tuple, list)):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    return bool(one == other)
+        return one.dtype == other.dtype and torch.equal(one, other.to(one.device))
+    try:
+        return bool(one == other)
+    except Exception:  # what a project's class, or an array, raises
+        return False
 
 
 def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
