@@ -1,8 +1,8 @@
 """``ReplacedMethod``: a method of one object of Lightning's that is replaced for a while."""
 
-from typing import Any, Callable
+from typing import Any, Callable, List
 
-__all__ = ["ReplacedMethod", "listen"]
+__all__ = ["ReplacedMethod", "UndoList", "listen"]
 
 
 class ReplacedMethod:
@@ -48,6 +48,18 @@ class _ListenedMethod(ReplacedMethod):
         result = self.original(*args, **kwargs)
         self.function()
         return result
+
+
+class UndoList(List[Callable[[], Any]]):
+    """What detaches an object from its trainer. A copy of both, made within a fit, is not attached."""
+
+    def run(self) -> None:
+        """Call each once."""
+        while self:
+            self.pop(0)()
+
+    def __reduce__(self) -> Any:
+        return UndoList, ()
 
 
 def listen(owner: Any, name: str, function: Callable[[], None], *, first: bool = False) -> Callable[[], None]:

@@ -52,13 +52,14 @@ def around_load(trainer: Trainer, found: Callable[[Any], ContextManager[Any]]) -
         found: Takes the path that Lightning is about to load, or ``None``. The value of its context is loaded instead.
     """
     connector = connector_of(trainer, "checkpoint")
+    connector.__dict__.pop("resume_start", None)
 
-    def resume_start(checkpoint_path: Any = None, **more: Any) -> None:
-        connector.__dict__.pop("resume_start", None)
+    def resume_start(original: Any, checkpoint_path: Any = None, **more: Any) -> None:
+        replaced.undo()
         with found(checkpoint_path) as path:
-            connector.resume_start(path, **more)
+            original(path, **more)
 
-    connector.resume_start = resume_start
+    replaced = ReplacedMethod(connector, "resume_start", resume_start)
 
 
 def _load_without_code(path: Any) -> None:
@@ -97,6 +98,9 @@ def around_restore(
     connector = connector_of(trainer, "checkpoint")
     forget_restore(trainer)
 
+    def replace(name: str, function: Callable[..., None]) -> None:
+        ReplacedMethod(connector, name, lambda _, *args, **more: function(*args, **more))
+
     def original(name: str) -> Any:
         connector.__dict__.pop(name, None)
         return getattr(connector, name)
@@ -115,8 +119,8 @@ def around_restore(
             more.update({} if weights_only is None else {"weights_only": weights_only})
         elif weights_only:
             explained(lambda: _load_without_code(checkpoint_path))
-        connector.restore_model = lambda: explained(original("restore_model"))
-        connector.restore_training_state = lambda: explained(original("restore_training_state"))
+        replace("restore_model", lambda: explained(original("restore_model")))
+        replace("restore_training_state", lambda: explained(original("restore_training_state")))
         # Strategies that shard restore the model and the optimizers here.
         explained(lambda: start(checkpoint_path, **more))
         loaded(connector._loaded_checkpoint)
@@ -137,8 +141,8 @@ def around_restore(
         original("resume_end")()
         restored()
 
-    connector.resume_start = resume_start
-    connector.resume_end = resume_end
+    replace("resume_start", resume_start)
+    replace("resume_end", resume_end)
 
 
 def forget_restore(trainer: Trainer) -> None:

@@ -75,6 +75,13 @@ class AtomicCheckpointIOMixin(_Base):
         #: How many seconds the slowest save in the thread has taken.
         self.slowest = 0.0
 
+    def __getstate__(self) -> Any:
+        """A copy, such as one of the whole trainer, saves synchronously: threads cannot be copied."""
+        return self.inner
+
+    def __setstate__(self, inner: Any) -> None:
+        AtomicCheckpointIOMixin.__init__(self, inner)
+
     def start(self) -> None:
         """Save in the background from now on."""
         if self._thread is None:

@@ -5,9 +5,10 @@ there would be missing, one that is evaluated at the epoch's end would lack what
 and layers would be trained that the project had frozen or set to evaluation.
 """
 
+import copy
 import functools
 from collections import Counter, OrderedDict, defaultdict, deque
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, Mapping, NamedTuple, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Set, Tuple
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import strategy_of
@@ -63,9 +64,10 @@ class Attributes:
     """The attributes that training changes: numbers, texts, tensors, arrays, containers of these, and generators.
 
     Those of the model, of its modules, with the modes of training and evaluation and ``requires_grad`` of its
-    parameters; of the data module and the training's data sets; and of callbacks. Lightning's, torchmetrics' and this
-    package's objects have their own ways, as have callbacks and data modules with a ``state_dict``. Flags of callbacks
-    are left out: one that a signal has set would stop the training again.
+    parameters; of the data module and the training's data sets; of callbacks and of optimizers. Lightning's, torch's,
+    torchmetrics' and this package's objects have their own ways, as have callbacks, data modules and optimizers with a
+    ``state_dict`` of their own. Flags of callbacks are left out: one that a signal has set would stop the training
+    again.
 
     Args:
         namespace: Lightning's namespace.
@@ -117,6 +119,20 @@ class Attributes:
                     set_packed(owners[key], name, packed, device)
                 self._before.get(key, {}).pop(name, None)
 
+    def restore_callbacks(self, trainer: Trainer, states: Mapping[str, Any]) -> None:
+        """Load the project's callbacks again whose own state has changed since the restore, such as averaged weights.
+
+        Args:
+            trainer: The trainer, after all ``on_train_start``.
+            states: What Lightning has saved of callbacks.
+        """
+        base, kept = self._namespace.module().Callback, self._namespace.module("callbacks").ModelCheckpoint
+        for callback in filter(_is_projects, callbacks_of(trainer)):
+            state = states.get(str(getattr(callback, "state_key", "")))
+            is_own = state is not None and _has_state(callback, base) and not isinstance(callback, kept)
+            if is_own and not _same(callback.state_dict(), state):
+                callback.load_state_dict(copy.deepcopy(state))
+
     def _owners(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
         """The objects with attributes, by names that are the same in each run of the program."""
         for name, each in trainer.lightning_module.named_modules():
@@ -126,6 +142,8 @@ class Attributes:
         for index, callback in enumerate(each for each in callbacks_of(trainer) if _is_projects(each)):
             if not _has_state(callback, lightning.Callback):
                 yield f"callback {index} {type(callback).__qualname__}", callback
+        for index, optimizer in enumerate(_optimizers(trainer)):
+            yield f"optimizer {index} {type(optimizer).__qualname__}", optimizer
         module: Any = getattr(trainer, "datamodule", None)
         if module is not None and not _has_state(module, lightning.LightningDataModule):
             yield "data module", module
@@ -149,6 +167,8 @@ class Attributes:
                 # Pruning and FSDP set tensors, StochasticWeightAveraging takes the momentum of batch norms for a while.
                 left_out = (torch.Tensor, type(None))
             own = getattr(each, "__dict__", {})
+            if isinstance(each, torch.optim.Optimizer):
+                own = {name: value for name, value in own.items() if name not in _bare_optimizer()}
             buffers, hidden = own.get("_buffers", {}), own.get("_non_persistent_buffers_set", ())
             # Buffers that are no part of the module's state_dict.
             values = {**own, **{name: buffers[name] for name in hidden}}
@@ -164,7 +184,7 @@ class Attributes:
 
     def _tell(self, trainer: Trainer, owner: str, name: str, why: str) -> None:
         name = f"{owner}.{name}"
-        if name not in self._told and owner.startswith(("model", "callback")) and trainer.is_global_zero:
+        if name not in self._told and owner.startswith(("model", "callback", "optimizer")) and trainer.is_global_zero:
             log.warning("Not saved for a restart: the attribute %s, which %s.", name, why)
         self._told.add(name)
 
@@ -199,12 +219,25 @@ def _bare_names(namespace: Namespace) -> FrozenSet[str]:
     return frozenset(name for owner in owners for name in vars(owner)) - {"training"} | {"forward"}
 
 
+@functools.lru_cache(maxsize=None)
+def _bare_optimizer() -> FrozenSet[str]:
+    """The attributes that torch gives an optimizer, such as what its ``state_dict`` holds."""
+    import torch
+
+    return frozenset(vars(torch.optim.Optimizer([torch.zeros(1)], {})))
+
+
 def _restored_otherwise(trainer: Trainer) -> Set[Any]:
-    """Where the parameters and buffers of the model's state are, and the numbers of the samplers' generators."""
+    """Where the model's and the optimizers' state is, and the numbers of the samplers' generators."""
+    import torch
+
     found = {_address(each) for each in trainer.lightning_module.parameters()}
     for module in trainer.lightning_module.modules():
         saved = module._buffers.keys() - module._non_persistent_buffers_set
         found.update(_address(module._buffers[name]) for name in saved if module._buffers[name] is not None)
+    states = [each for optimizer in _optimizers(trainer) for each in optimizer.state.values()]
+    values = (value for state in states if isinstance(state, dict) for value in state.values())
+    found.update(_address(value) for value in values if isinstance(value, torch.Tensor))
     found.update(id(each) for loader in loaders_of(trainer) for each in generators_of(loader))
     return found - {None, 0}  # of tensors without numbers, such as parameters that are elsewhere
 
@@ -216,8 +249,17 @@ def _is_projects(value: Any) -> bool:
     return own not in _NOT_PROJECTS and "torchmetrics" not in packages
 
 
+def _optimizers(trainer: Trainer) -> List[Any]:
+    """The optimizers of the project's classes without a ``state_dict`` of their own."""
+    import torch
+
+    base = torch.optim.Optimizer
+    present = [each for each in trainer.optimizers if isinstance(each, base)]
+    return [each for each in present if _is_projects(each) and not _has_state(each, base)]
+
+
 def _has_state(value: Any, base: type) -> bool:
-    """Whether a callback or data module saves what it needs."""
+    """Whether a callback, data module or optimizer saves what it needs."""
     return getattr(type(value), "state_dict", None) is not getattr(base, "state_dict", None)
 
 
@@ -389,11 +431,16 @@ def _same(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, _NotSaved):
         return bool(one == other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
     if isinstance(one, (tuple, list)):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    return bool(one == other)
+        return one.dtype == other.dtype and torch.equal(one, other.to(one.device))
+    try:
+        return bool(one == other)
+    except Exception:  # what a project's class, or an array, raises
+        return False
 
 
 def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:

@@ -11,6 +11,7 @@ __all__ = [
     "pruning_state",
     "restore_pruning",
     "restore_searches",
+    "restore_weights",
     "sums_of",
     "weight_sums",
 ]
@@ -117,6 +118,24 @@ def _kept_layers(trainer: Trainer) -> Iterator[Tuple[int, Any, Any]]:
                 module = pruned[index][0]
                 live = getattr(module, f"{name}_orig", None)
                 yield index, getattr(layer["data"], name), getattr(module, name) if live is None else live
+
+
+def restore_weights(pl_module: Any, state: Mapping[str, Any]) -> None:
+    """Load weights again that hooks have changed between the restore and the first batch.
+
+    Such as ``on_fit_start`` of a callback that swaps averaged weights in for the validation before the training, or of
+    a model that begins with pretrained ones.
+    """
+    import torch
+
+    def is_plain(value: Any) -> bool:
+        return type(value) is torch.Tensor and value.layout is torch.strided and value.device.type != "meta"
+
+    now = {name: each for name, each in pl_module.state_dict().items() if is_plain(each)}
+    saved = {name: state[name] for name, each in now.items() if is_plain(state.get(name))}
+    changed = {name: each for name, each in saved.items() if not torch.equal(each.to(now[name]), now[name])}
+    if changed:
+        pl_module.load_state_dict(changed, strict=False)
 
 
 def sums_of(pl_module: Any) -> List[Any]:

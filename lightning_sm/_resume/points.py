@@ -35,6 +35,10 @@ class _SavePoints:
         self._steps, self._counts = steps_taken(namespace, trainer), False
         self.stop = after_batch_hooks(trainer, self._after_batch)
 
+    def __reduce__(self) -> Any:
+        # The copy of a trainer asks nobody before it trains.
+        return type(None), ()
+
     def at_epoch_start(self, callback: Any) -> None:
         if callback is self._owner and self._trainer.current_epoch > 0:
             self._ask(SavePoint.EPOCH)

@@ -22,7 +22,8 @@ from lightning_sm._lightning.restart import (
 )
 from lightning_sm._lightning.results import set_results
 from lightning_sm._lightning.stand_in import StandIn, iterated_by
-from lightning_sm._lightning.trainer import Trainer
+from lightning_sm._lightning.strategies import is_sharded
+from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._lightning.trainer_hooks import call_skipped_train_hooks, start_averages
 from lightning_sm._logging import log
 from lightning_sm._resume.attributes import Attributes
@@ -38,7 +39,7 @@ from lightning_sm._resume.data import (
     sampler_of,
     set_sampler_epoch,
 )
-from lightning_sm._resume.model_state import restore_pruning, restore_searches
+from lightning_sm._resume.model_state import restore_pruning, restore_searches, restore_weights
 from lightning_sm._resume.random_state import set_process_state
 from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
@@ -74,6 +75,8 @@ class FitRestorer:
         # What the save holds beside Lightning's state, and the part of this rank.
         self._saved: Dict[str, Any] = {}
         self._own: Dict[str, Any] = {}
+        # The model's and callbacks' state in the save, as hooks around its loading left it, until the training begins.
+        self._checkpoint: Dict[str, Any] = {}
         self._resumes_within_epoch = self._starts_epoch = False
         # Whether the loaders wait for the restore of an epoch.
         self._waits = False
@@ -103,6 +106,10 @@ class FitRestorer:
         self._saved = checkpoint.pop(STATE_KEY, {})
         if not self._saved:
             return
+        # Callbacks that read the checkpoint themselves may load other weights of it, such as WeightAveraging.
+        hook = self._namespace.module().Callback.on_load_checkpoint
+        reads = any(getattr(type(each), "on_load_checkpoint", hook) is not hook for each in callbacks_of(trainer))
+        self._checkpoint = {} if reads or is_sharded(trainer) else checkpoint
         ranks = self._saved["ranks"]
         self._own = ranks[trainer.global_rank] if trainer.global_rank < len(ranks) else {}
         same_world = self._saved["data"].get("world size") == trainer.world_size
@@ -147,6 +154,7 @@ class FitRestorer:
         Args:
             trainer: The trainer.
         """
+        self._checkpoint = {key: self._checkpoint.get(key, {}) for key in ("state_dict", "callbacks")}
         if self.replays:
             self._undo_skip = skip_training(trainer)
         self._let_wait(trainer, self._resumes_within_epoch)
@@ -159,6 +167,8 @@ class FitRestorer:
 
     def restore(self, trainer: Trainer) -> None:
         """Restore after ``on_train_start`` of all callbacks and of the model, which may reset what is restored."""
+        checkpoint, self._checkpoint = self._checkpoint, {}
+        restore_weights(trainer.lightning_module, checkpoint.get("state_dict", {}))
         restore_pruning(trainer, self._saved["pruning"])
         if self.replays:
             if self._own:
@@ -186,6 +196,7 @@ class FitRestorer:
         restore_logged(trainer, self._own)
         if self._resumes_within_epoch or self._point in (SavePoint.EPOCH, SavePoint.END):
             self._attributes.restore(trainer, self._own.get("attributes", {}))
+            self._attributes.restore_callbacks(trainer, checkpoint.get("callbacks", {}))
         if self._resumes_within_epoch:
             start_averages(trainer)
             continue_epoch(trainer, self._point, self._saved["loaded_in"], self._saved["accumulate"])

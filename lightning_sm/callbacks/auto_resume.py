@@ -6,7 +6,7 @@ import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from lightning_sm._distributed.sharded_callbacks import check_callbacks, warn_of_own_states
 from lightning_sm._export import load_file
@@ -15,7 +15,7 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.checkpoints import complete_for_load
 from lightning_sm._lightning.collectives import any_true, broadcast
 from lightning_sm._lightning.legacy import strategy_of
-from lightning_sm._lightning.replaced_method import ReplacedMethod, listen
+from lightning_sm._lightning.replaced_method import ReplacedMethod, UndoList, listen
 from lightning_sm._lightning.restart import SavePoint, iterate_through, resumes_within_epochs
 from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of, is_fast_dev_run
@@ -147,15 +147,13 @@ class AutoResumeMixin(Callback):
         self.identity = ProgramIdentity.of(self._job) if identity is None else identity
         #: What the current fit continues: the path of a save, or the given ``ckpt_path``; ``None`` from scratch.
         self.resumed_from: Optional[str] = None
-        self._undo: List[Callable[[], None]] = []
+        self._undo = UndoList()
         self._files = LocalFiles()
         self._reset()
 
     def _reset(self) -> None:
         """Forget the previous fit."""
-        for undo in self._undo:
-            undo()
-        self._undo = []
+        self._undo.run()
         self._files.close()
         self.resumed_from = None
         self._choice: Optional[Choice] = None

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Set
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.checkpoints import around_sharded_loads, optimizer_groups, restore_optimizer_groups
 from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning.replaced_method import UndoList
 from lightning_sm._lightning.strategies import strategy_kind
 from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of
 from lightning_sm._logging import log
@@ -55,7 +56,7 @@ class FinetuningStateMixin(Callback):
         self._checked_epoch = -1
         self._saved: Dict[str, Any] = {}
         self._groups: List[List[Mapping[str, Any]]] = []
-        self._undo: List[Callable[[], None]] = []
+        self._undo = UndoList()
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Any = None) -> None:
         """Find the finetuning callbacks; Lightning calls ``load_state_dict`` after this."""
@@ -67,10 +68,8 @@ class FinetuningStateMixin(Callback):
         self._release()
         strategy = strategy_of(trainer)
         if self._finetuning and strategy_kind(strategy) == "fsdp":
-            self._undo = [
-                _compare_by_identity(kind),
-                around_sharded_loads(strategy, partial(self._load, trainer, pl_module)),
-            ]
+            self._undo.append(_compare_by_identity(kind))
+            self._undo.append(around_sharded_loads(strategy, partial(self._load, trainer, pl_module)))
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Restore the values of the optimizers' groups, which finetuning callbacks have just replaced."""
@@ -127,9 +126,8 @@ class FinetuningStateMixin(Callback):
         self._release()
 
     def _release(self) -> None:
-        for undo in self._undo:
-            undo()
-        self._undo, self._groups = [], []
+        self._undo.run()
+        self._groups = []
 
     def _load(self, trainer: Trainer, pl_module: Any, read: Callable[[Any], Any], path: Any) -> Any:
         """Load a checkpoint into optimizers that have the groups with which it was saved."""

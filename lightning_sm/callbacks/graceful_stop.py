@@ -1,13 +1,13 @@
 """``GracefulStop``: ends a fit in time, with a save and an exported model."""
 
 from functools import partial
-from typing import Any, Callable, List, Optional, Union
+from typing import Any, List, Optional, Union
 
 from lightning_sm._failure import report_exit, set_training
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
 from lightning_sm._lightning.legacy import connector_of
-from lightning_sm._lightning.replaced_method import listen
+from lightning_sm._lightning.replaced_method import UndoList, listen
 from lightning_sm._lightning.restart import SavePoint, resumes_within_epochs
 from lightning_sm._lightning.trainer import Callback, Trainer
 from lightning_sm._logging import log
@@ -80,7 +80,7 @@ class GracefulStopMixin(Callback):
         self._can_stop_in_validation = False
         # The sums of the weights before the last validation, and what lets Lightning call no more for them.
         self._trained_sums: List[Any] = []
-        self._undo: List[Callable[[], None]] = []
+        self._undo = UndoList()
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Exit at once on SIGTERM: before the training, in a test and in a prediction there is nothing to save."""
@@ -152,9 +152,7 @@ class GracefulStopMixin(Callback):
 
     def _end(self, trainer: Trainer) -> None:
         stop_asking(trainer)
-        for undo in self._undo:
-            undo()
-        self._undo = []
+        self._undo.run()
 
     def _stop(self, trainer: Trainer, pl_module: Any, point: Optional[SavePoint]) -> None:
         """Save at a point, or elsewhere go back to the save before it; export, and end the program."""

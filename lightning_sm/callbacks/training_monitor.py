@@ -6,13 +6,14 @@ import multiprocessing
 import os
 import time
 from contextlib import suppress
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from lightning_sm._duration import duration_of_option
 from lightning_sm._export import distribution_versions
 from lightning_sm._failure import before_forced_exit, describe_failure
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.observing import hand_metrics_to, replace_progress_bar
+from lightning_sm._lightning.replaced_method import UndoList
 from lightning_sm._lightning.trainer import Callback
 from lightning_sm._observe.harmless import harmless
 from lightning_sm._observe.history import Attempt, History, Kind
@@ -111,17 +112,13 @@ class TrainingMonitorMixin(Callback):
         self.history = History()
         self.failed: Set[str] = set()
         self._job, self._topology = TrainingJob.resolve(), topology
-        self._undo: List[Callable[[], None]] = []
+        self._undo = UndoList()
         self._is_reported = self._has_begun = False
         self._started = 0.0
         self._known_failure: Any = None
         self._world: Rows = ()
         self._lr_step: Optional[int] = None
         self._window, self._next_window = Rates(), 0.0
-
-    def __getstate__(self) -> Any:
-        """A copy is attached to no trainer."""
-        return {**vars(self), "_undo": []}
 
     # --- the trainer's start and end
 
@@ -157,9 +154,8 @@ class TrainingMonitorMixin(Callback):
 
     def _detach(self) -> None:
         self.progress.end()
-        for undo in self._undo:
-            undo()
-        self._undo, self._is_reported = [], False
+        self._undo.run()
+        self._is_reported = False
 
     # --- training
 

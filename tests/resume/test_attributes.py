@@ -31,7 +31,7 @@ def trainer_of(model, *callbacks):
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
     return SimpleNamespace(
         lightning_module=model, callbacks=list(callbacks), is_global_zero=True, strategy=strategy,
-        training_type_plugin=strategy, fit_loop=SimpleNamespace(), datamodule=None,
+        training_type_plugin=strategy, fit_loop=SimpleNamespace(), datamodule=None, optimizers=[],
     )  # fmt: skip
 
 
@@ -274,6 +274,40 @@ def test_data_sets_within_each_other_without_end(kind):
     data.epoch = 3
     kept.restore(trainer_with(again), kept.state(trainer_with(data)))
     assert again.epoch == 3
+
+
+class Counting(torch.optim.SGD):
+    def __init__(self, model):
+        super().__init__(model.parameters(), lr=0.1)
+        self.count = torch.tensor(0)
+        self.kept = []
+
+    def step(self, *_, **__):
+        self.count += 1
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["mean"] = torch.ones(2)
+        self.kept = [each["mean"] for each in self.state.values()]
+
+
+class StatefulCounting(Counting):
+    def state_dict(self):
+        return {**super().state_dict(), "count": self.count}
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(Counting, 2), (StatefulCounting, 0)])
+def test_optimizers_of_the_project(kind, expected):
+    """Not what their ``state_dict`` holds, also under another name."""
+    optimizer, again = kind(Model()), kind(Model())
+    trainer, other, kept = trainer_of(Model()), trainer_of(Model()), Attributes(NAMESPACE)
+    trainer.optimizers, other.optimizers = [optimizer], [again]
+    kept.begin(trainer)
+    optimizer.step()
+    optimizer.step()
+    with log_lines() as lines:
+        kept.restore(other, kept.state(trainer))
+    assert (again.count, again.kept, again.state) == (expected, [], {})
+    assert len(lines) == (kind is Counting)
+    assert all("attribute optimizer 0 Counting.kept" in line for line in lines)
 
 
 def test_what_did_not_change_in_the_training_keeps_the_value_of_the_new_process():

@@ -133,6 +133,54 @@ def handwritten_average(pl, size):
     return Setup(net(pl)(), shuffled(size), in_order(4), {"callbacks": [Average()]})
 
 
+@setup
+def average_swapped_in_at_the_start(pl, size):
+    class Average(pl.Callback):
+        """As schnetpack's: the averages are in the model but for the batches, and the trained weights in the state."""
+
+        def __init__(self):
+            self.average = self.trained = None
+
+        def _swap(self, pl_module):
+            self.trained = copy.deepcopy(pl_module.layers.state_dict())
+            pl_module.layers.load_state_dict(self.average)
+
+        def on_fit_start(self, trainer, pl_module):
+            if self.average is None:
+                self.average = copy.deepcopy(pl_module.layers.state_dict())
+            self._swap(pl_module)
+
+        def on_train_epoch_start(self, trainer, pl_module):
+            pl_module.layers.load_state_dict(self.trained)
+
+        def on_train_batch_end(self, trainer, pl_module, *_):
+            for name, value in pl_module.layers.state_dict().items():
+                self.average[name] = 0.9 * self.average[name] + 0.1 * value
+
+        def on_validation_epoch_start(self, trainer, pl_module):
+            self._swap(pl_module)
+
+        def state_dict(self):
+            return {"average": self.average, "trained": self.trained}
+
+        def load_state_dict(self, state):
+            self.average, self.trained = state["average"], state["trained"]
+
+    return Setup(net(pl)(), shuffled(size), in_order(4), {"callbacks": [Average()]})
+
+
+@setup
+def pretrained_at_the_start(pl, size):
+    class Pretrained(net(pl)):
+        def on_fit_start(self):
+            torch.nn.init.constant_(self.layers[0].weight, 0.1)
+
+        def on_train_start(self):
+            torch.nn.init.constant_(self.layers[0].bias, 0.2)
+
+    return Setup(Pretrained(), shuffled(size), in_order(4), {})
+
+
 # --- what changes the training
 
 
