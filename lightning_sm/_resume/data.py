@@ -3,8 +3,10 @@
 import itertools
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.stand_in import StandIn, iterated_by
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.attributes import (
     changed_data_set_values,
     changed_values,
@@ -137,6 +139,26 @@ class ResumableSampler:
                 set_packed(owner, name, state[path], "cpu")
 
 
+class _Batches:
+    """Tells a loader when it is over. A copy has none left, as Lightning copies no iterator of torch's loaders."""
+
+    def __init__(self, loader: "IteratedLoader", batches: Iterator[Any]) -> None:
+        self._loader, self._batches = loader, batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self._loader.is_over = True
+            raise
+
+    def __reduce__(self) -> Any:
+        return iter, ((),)
+
+
 class IteratedLoader:
     """Iterates a loader, notes from what state it does so in each epoch, and iterates it from that state again.
 
@@ -145,15 +167,16 @@ class IteratedLoader:
 
     Args:
         loader: The loader.
-        device: Where tensors of data sets are restored that were not in host memory.
-        trained_epoch: Returns the epoch that is trained.
+        trainer: The trainer.
     """
 
-    def __init__(self, loader: Any, device: Any, trained_epoch: Callable[[], int]) -> None:
+    def __init__(self, loader: Any, trainer: Trainer) -> None:
         self.inner = loader
-        self._device, self._trained_epoch = device, trained_epoch
+        self._trainer = trainer
         self._before = data_set_values(loader)
-        self._epoch, self._is_over = -1, False
+        self._epoch = -1
+        #: Whether the last iteration has come to its end.
+        self.is_over = False
         self._resumed: Optional[Mapping[str, Any]] = None
         self._undo_lazy: Callable[[], Any] = dict
         self._batches: Iterator[Any] = iter(())
@@ -168,19 +191,19 @@ class IteratedLoader:
         # Persistent worker processes have the data sets of the fit's start.
         data = {} if getattr(self.inner, "persistent_workers", False) else start["data"]
         values = {key: {**before, **data.get(key, {})} for key, before in self._before.items()}
-        set_data_set_values(self.inner, values, self._device)
+        set_data_set_values(self.inner, values, strategy_of(self._trainer).root_device)
         set_sampler_state(self.inner, start["loader"])
         self._resumed = start
 
     def __iter__(self) -> Iterator[Any]:
         if self.waits:
             return iter(())
-        epoch = self._trained_epoch()
+        epoch = self._trainer.current_epoch
         # Lightning begins a shorter one of several loaders again.
-        if not (self._is_over and epoch == self._epoch):
+        if not (self.is_over and epoch == self._epoch):
             self._begin()
-        self._epoch, self._is_over = epoch, False
-        self._batches = self._until_end(iter(self.inner))
+        self._epoch, self.is_over = epoch, False
+        self._batches = _Batches(self, iter(self.inner))
         return self._batches
 
     def _begin(self) -> None:
@@ -219,13 +242,10 @@ class IteratedLoader:
         Lightning asks it for as many batches as it has, and not for the end.
         """
         if is_stateful(self.inner):
-            now = get_process_state()
+            process, sampler = get_process_state(), get_sampler_state(self.inner)
             next(self._batches, None)
-            set_process_state(now)
-
-    def _until_end(self, batches: Iterator[Any]) -> Iterator[Any]:
-        yield from batches
-        self._is_over = True
+            set_sampler_state(self.inner, sampler)
+            set_process_state(process)
 
 
 def prepare_loader(loader: Any, trained_epoch: Callable[[], Optional[int]]) -> None:

@@ -144,7 +144,7 @@ class FitRestorer:
         """Return what Lightning iterates in the place of a loader of the training."""
         if iterated_by(loader) is not None:
             return loader
-        iterated = IteratedLoader(loader, strategy_of(trainer).root_device, lambda: trainer.current_epoch)
+        iterated = IteratedLoader(loader, trainer)
         iterated.waits = self._waits
         return StandIn(iterated)
 
