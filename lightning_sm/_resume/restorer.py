@@ -157,7 +157,8 @@ class FitRestorer:
         self._checkpoint = {key: self._checkpoint.get(key, {}) for key in ("state_dict", "callbacks")}
         if self.replays:
             self._undo_skip = skip_training(trainer)
-        self._let_wait(trainer, self._resumes_within_epoch)
+        if self._resumes_within_epoch:
+            self._let_wait(trainer, True)
         return bool(self._saved)
 
     def _let_wait(self, trainer: Trainer, waits: bool) -> None:
