@@ -23,6 +23,7 @@ LIBRARIES = {
     "chemprop": "chemprop_ensemble",
     "scvi": "scvi_model",
     "nequip": "nequip_train",
+    "litdata": "litdata_streams",
 }
 PATH = os.pathsep.join([str(PROGRAMS), str(PROGRAMS.parents[2])])
 
