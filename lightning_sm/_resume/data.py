@@ -368,7 +368,7 @@ def describe_losses(loaders: Sequence[Any]) -> List[str]:
             if getattr(loader, "persistent_workers", False):
                 losses.append(f"what persistent worker processes count and draw for {kind} starts again")
             elif not getattr(loader, "num_workers", 0):
-                losses.append(f"random numbers that the process of training draws for {kind} differ")
+                losses.append(f"what {kind} draws, or counts in its parts, may differ, as no worker process reads it")
         elif not is_stateful(loader) and loader.num_workers:
             losses.append(f"random numbers that worker processes draw for {kind}, as for augmentation, start again")
     return losses
