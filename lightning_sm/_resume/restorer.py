@@ -169,7 +169,8 @@ class FitRestorer:
     def restore(self, trainer: Trainer) -> None:
         """Restore after ``on_train_start`` of all callbacks and of the model, which may reset what is restored."""
         checkpoint, self._checkpoint = self._checkpoint, {}
-        restore_weights(trainer.lightning_module, checkpoint.get("state_dict", {}))
+        if checkpoint.get("state_dict"):
+            restore_weights(trainer.lightning_module, checkpoint["state_dict"])
         restore_pruning(trainer, self._saved["pruning"])
         if self.replays:
             if self._own:
