@@ -289,9 +289,9 @@ class AutoResumeMixin(Callback):
     def _after_load(self, trainer: Trainer, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
         """Take this package's part out of a checkpoint of the series, before Lightning restores the rest."""
         record = self._chosen.record
+        self._restorer.take(trainer, pl_module, checkpoint, record, self._criteria, self.directory)
         if record is None:
             leave_files(trainer, checkpoint)
-        self._restorer.take(trainer, pl_module, checkpoint, record, self._criteria, self.directory)
 
     def _after_restore(self, trainer: Trainer, pl_module: Any) -> None:
         self._files.close()
