@@ -1,6 +1,7 @@
 """The position in the training data: samplers that continue an epoch, and what tells whether the data is the same."""
 
 import itertools
+import weakref
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._lightning.legacy import strategy_of
@@ -179,7 +180,8 @@ class IteratedLoader:
         self.is_over = False
         self._resumed: Optional[Mapping[str, Any]] = None
         self._undo_lazy: Callable[[], Any] = dict
-        self._batches: Iterator[Any] = iter(())
+        # Weak, so that worker processes end with the iteration.
+        self._batches: Callable[[], Any] = dict
         #: Whether the fit is still to be restored, so that nothing must be read.
         self.waits = False
         #: The random states of the process and the loader when the epoch's iteration began, and what had changed of
@@ -203,8 +205,9 @@ class IteratedLoader:
         if not (self.is_over and epoch == self._epoch):
             self._begin()
         self._epoch, self.is_over = epoch, False
-        self._batches = _Batches(self, iter(self.inner))
-        return self._batches
+        batches = _Batches(self, iter(self.inner))
+        self._batches = weakref.ref(batches)
+        return batches
 
     def _begin(self) -> None:
         self._undo_lazy()  # no batch of the epoch was left
@@ -243,7 +246,7 @@ class IteratedLoader:
         """
         if is_stateful(self.inner):
             process, sampler = get_process_state(), get_sampler_state(self.inner)
-            next(self._batches, None)
+            next(iter(self._batches() or ()), None)
             set_sampler_state(self.inner, sampler)
             set_process_state(process)
 
