@@ -1,9 +1,11 @@
 """An epoch's data is continued, however often and by whatever it is read."""
 
 import copy
+import gc
 import pickle
 import random
 from importlib.util import find_spec
+from multiprocessing import active_children
 from typing import Any
 
 import numpy
@@ -518,6 +520,19 @@ def test_a_loader_has_its_own_sampler_after_the_fit(tmp_path):
     assert seen[1] - seen[0] == 3
     assert made.train.batch_sampler is sampler
     assert sum(trainer.predict(model, made.train)) == 24
+
+
+def test_worker_processes_end_with_the_fit(tmp_path):
+    made = LIBRARY["augmenting_workers"](pl, Size())
+    ours = callback_class(NAMESPACE, "AutoResume")(str(tmp_path))
+    more = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    before = active_children()
+    gc.disable()
+    try:
+        pl.Trainer(accelerator="cpu", max_epochs=2, callbacks=[ours], **more).fit(made.model, made.train)
+        assert active_children() == before
+    finally:
+        gc.enable()
 
 
 @within_epochs
