@@ -1,4 +1,4 @@
-"""``StandIn``: what a loader has in the place of a sampler while a fit trains."""
+"""``StandIn``: what a fit iterates in the place of a sampler or a loader while it trains."""
 
 from typing import Any, Iterator
 
@@ -6,12 +6,12 @@ __all__ = ["StandIn", "iterated_by", "original"]
 
 
 class StandIn:
-    """Is iterated as one object, and is a sampler in all else: its attributes, its class, and what copies of it are.
+    """Is iterated as one object, and is the sampler or loader in all else: attributes, class, what copies of it are.
 
-    A program changes the sampler through it, such as the ``batch_size`` of the next epoch.
+    A program changes a sampler through it, such as the ``batch_size`` of the next epoch.
 
     Args:
-        iterated: What is iterated. Its ``inner`` is the sampler.
+        iterated: What is iterated. Its ``inner`` is the sampler or loader.
     """
 
     __slots__ = ("_lightning_sm",)
@@ -45,10 +45,10 @@ class StandIn:
 
 
 def iterated_by(value: Any) -> Any:
-    """Return what is iterated in a sampler's place; ``None`` if the value is no :class:`StandIn`."""
+    """Return what is iterated in the place of a sampler or loader; ``None`` if the value is no :class:`StandIn`."""
     return value._lightning_sm if type(value) is StandIn else None
 
 
 def original(value: Any) -> Any:
-    """Return the sampler in whose place a :class:`StandIn` is, or another value itself."""
+    """Return the sampler or loader in whose place a :class:`StandIn` is, or another value itself."""
     return value._lightning_sm.inner if type(value) is StandIn else value

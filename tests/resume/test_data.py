@@ -38,6 +38,9 @@ from tests.resume.test_setups import chosen, differences
 within_epochs = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at an epoch's start only")
 needs_torchdata = pytest.mark.skipif(find_spec("torchdata") is None, reason="torchdata is not installed")
 BATCHES = 10
+QUIET: Any = {
+    "accelerator": "cpu", "max_epochs": 2, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
+}  # fmt: skip
 
 
 def first_is_fast(values):
@@ -512,8 +515,7 @@ def test_a_loader_has_its_own_sampler_after_the_fit(tmp_path):
             return len(batch[0])
 
     ours = callback_class(NAMESPACE, "AutoResume")(str(tmp_path))
-    more = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = pl.Trainer(accelerator="cpu", max_epochs=2, callbacks=[Ramp(), ours], **more)
+    trainer = pl.Trainer(callbacks=[Ramp(), ours], **QUIET)
     sampler = made.train.batch_sampler
     model = Net()
     trainer.fit(model, made.train)
@@ -525,11 +527,10 @@ def test_a_loader_has_its_own_sampler_after_the_fit(tmp_path):
 def test_worker_processes_end_with_the_fit(tmp_path):
     made = LIBRARY["augmenting_workers"](pl, Size())
     ours = callback_class(NAMESPACE, "AutoResume")(str(tmp_path))
-    more = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     before = active_children()
     gc.disable()
     try:
-        pl.Trainer(accelerator="cpu", max_epochs=2, callbacks=[ours], **more).fit(made.model, made.train)
+        pl.Trainer(callbacks=[ours], **QUIET).fit(made.model, made.train)
         assert active_children() == before
     finally:
         gc.enable()
