@@ -76,7 +76,7 @@ KNOWN = {
 }
 
 #: What Lightning refuses where there are several processes, and an entry point that is not started by torchrun.
-ALONE = ("batch_size_finder", "processes")
+ALONE = ("batch_size_finder", "processes", "sampler_that_shuffles_its_own_list")
 
 #: One of so many runs trains a program of several fits.
 _PROGRAMS_EVERY = 5
