@@ -107,17 +107,15 @@ def mark_point(checkpoint: Dict[str, Any], point: SavePoint) -> None:
         validation["is_last_batch"] = False
 
 
-def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int], accumulate: int) -> None:
+def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int]) -> None:
     """Complete what Lightning restores of an epoch that was interrupted, after ``on_train_start``.
 
     Args:
         trainer: The trainer.
         point: Where it was saved.
         loaded_in: What :func:`reload_epoch` returned.
-        accumulate: ``accumulate_grad_batches`` in that epoch, which a callback may have changed at its start.
     """
     loop = trainer.fit_loop.epoch_loop
-    trainer.accumulate_grad_batches = accumulate
     if loaded_in is not None:
         trainer.fit_loop._last_train_dl_reload_epoch = loaded_in
     total = loop.val_loop.batch_progress.total

@@ -159,6 +159,11 @@ def _metrics(module: Any) -> Iterator[Tuple[str, Any, Dict[str, Any]]]:
 def set_metric_states(trainer: Trainer, saved: Mapping[str, Any]) -> None:
     """Restore what :func:`metric_states` returned."""
     module = trainer.lightning_module
+    for name, each in list(module.named_modules()):
+        if isinstance(each, sys.modules["torchmetrics"].MetricTracker):
+            # It has a copy of its metric for each call of increment().
+            while any(f"{key}.".startswith(f"{name}.{len(each)}.") for key in saved):
+                each.increment()
     for name, metric, states in _metrics(module):
         if name not in saved or saved[name]["states"].keys() != states.keys():
             continue

@@ -7,6 +7,7 @@ and layers would be trained that the project had frozen or set to evaluation.
 
 import copy
 import functools
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Set, Tuple
 
@@ -20,6 +21,7 @@ from lightning_sm._logging import log
 from lightning_sm._resume.random_state import generators_of, get_generator_state, is_generator, set_generator_state
 
 __all__ = [
+    "TRAINER",
     "Attributes",
     "changed_data_set_values",
     "changed_values",
@@ -37,6 +39,13 @@ _MAX_DATA_SETS = 20
 _MAX_SAMPLER_BYTES = 16 * 2**20
 # With what the names of data sets begin.
 _DATA_SET = "data set "
+#: With what the names of the trainer and its loops begin.
+TRAINER = "trainer"
+# Their arguments that programs and callbacks change while they train.
+_ARGUMENTS = {
+    "accumulate_grad_batches", "check_val_every_n_epoch", "gradient_clip_algorithm", "gradient_clip_val",
+    "limit_train_batches", "limit_val_batches", "max_epochs", "max_steps", "min_epochs", "min_steps",
+}  # fmt: skip
 # Packages whose objects are restored in other ways, or need not be.
 _NOT_PROJECTS = {
     "builtins", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric", "lightning_sm", "deepspeed",
@@ -64,10 +73,10 @@ class Attributes:
     """The attributes that training changes: numbers, texts, tensors, arrays, containers of these, and generators.
 
     Those of the model, of its modules, with the modes of training and evaluation and ``requires_grad`` of its
-    parameters; of the data module and the training's data sets; of callbacks and of optimizers. Lightning's, torch's,
-    torchmetrics' and this package's objects have their own ways, as have callbacks, data modules and optimizers with a
-    ``state_dict`` of their own. Flags of callbacks are left out: one that a signal has set would stop the training
-    again.
+    parameters; of the data module and the training's data sets; of callbacks and of optimizers; and arguments of the
+    trainer. Lightning's, torch's and this package's objects have their own ways, as have callbacks, data modules and
+    optimizers with a ``state_dict`` of their own, and the states of torchmetrics' metrics. Flags of callbacks are left
+    out: one that a signal has set would stop the training again.
 
     Args:
         namespace: Lightning's namespace.
@@ -108,7 +117,7 @@ class Attributes:
         return found
 
     def restore(self, trainer: Trainer, saved: Packed) -> None:
-        """Set what :meth:`state` returned, after :meth:`begin`."""
+        """Set what :meth:`state` returned: before the loaders are made, and again after :meth:`begin`."""
         owners, device = dict(self._owners(trainer)), strategy_of(trainer).root_device
         parameters = dict(trainer.lightning_module.named_parameters())
         for key, values in saved.items():
@@ -135,8 +144,11 @@ class Attributes:
 
     def _owners(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
         """The objects with attributes, by names that are the same in each run of the program."""
+        yield TRAINER, trainer
+        yield f"{TRAINER}.fit_loop", trainer.fit_loop
+        yield f"{TRAINER}.fit_loop.epoch_loop", trainer.fit_loop.epoch_loop
         for name, each in trainer.lightning_module.named_modules():
-            if _is_projects(each) or type(each).__module__.startswith("torch.nn.modules"):
+            if _is_projects(each) or _is_metric(each) or type(each).__module__.startswith("torch.nn.modules"):
                 yield f"model.{name}" if name else "model", each
         lightning = self._namespace.module()
         for index, callback in enumerate(each for each in callbacks_of(trainer) if _is_projects(each)):
@@ -161,14 +173,18 @@ class Attributes:
         for owner, each in self._owners(trainer):
             if isinstance(each, self._namespace.module().Callback):
                 left_out: Tuple[type, ...] = (bool,)
-            elif _is_projects(each) and not is_fsdp:
+            elif owner.startswith(TRAINER) or ((_is_projects(each) or _is_metric(each)) and not is_fsdp):
                 left_out = ()
             else:
                 # Pruning and FSDP set tensors, StochasticWeightAveraging takes the momentum of batch norms for a while.
                 left_out = (torch.Tensor, type(None))
             own = getattr(each, "__dict__", {})
-            if isinstance(each, torch.optim.Optimizer):
+            if owner.startswith(TRAINER):
+                own = {name: value for name, value in own.items() if name in _ARGUMENTS}
+            elif isinstance(each, torch.optim.Optimizer):
                 own = {name: value for name, value in own.items() if name not in _bare_optimizer()}
+            elif _is_metric(each):
+                own = {name: value for name, value in own.items() if name not in {*_bare_metric(), *each._defaults}}
             buffers, hidden = own.get("_buffers", {}), own.get("_non_persistent_buffers_set", ())
             # Buffers that are no part of the module's state_dict.
             values = {**own, **{name: buffers[name] for name in hidden}}
@@ -227,13 +243,19 @@ def _bare_optimizer() -> FrozenSet[str]:
     return frozenset(vars(torch.optim.Optimizer([torch.zeros(1)], {})))
 
 
+@functools.lru_cache(maxsize=None)
+def _bare_metric() -> FrozenSet[str]:
+    """The attributes that torchmetrics gives each metric."""
+    return frozenset(vars(sys.modules["torchmetrics"].SumMetric()))
+
+
 def _restored_otherwise(trainer: Trainer) -> Set[Any]:
     """Where the model's and the optimizers' state is, and the numbers of the samplers' generators."""
     import torch
 
     found = {_address(each) for each in trainer.lightning_module.parameters()}
     for module in trainer.lightning_module.modules():
-        saved = module._buffers.keys() - module._non_persistent_buffers_set
+        saved = {*module._buffers.keys()} - {*module._non_persistent_buffers_set}  # lists in modules of TorchScript
         found.update(_address(module._buffers[name]) for name in saved if module._buffers[name] is not None)
     states = [each for optimizer in _optimizers(trainer) for each in optimizer.state.values()]
     values = (value for state in states if isinstance(state, dict) for value in state.values())
@@ -247,6 +269,10 @@ def _is_projects(value: Any) -> bool:
     packages = [cls.__module__.partition(".")[0] for cls in type(value).__mro__]
     own = next(package for package in packages if package != "torch")
     return own not in _NOT_PROJECTS and "torchmetrics" not in packages
+
+
+def _is_metric(value: Any) -> bool:
+    return isinstance(value, sys.modules["torchmetrics"].Metric)
 
 
 def _optimizers(trainer: Trainer) -> List[Any]:

@@ -26,7 +26,7 @@ from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._lightning.trainer_hooks import call_skipped_train_hooks, start_averages
 from lightning_sm._logging import log
-from lightning_sm._resume.attributes import Attributes
+from lightning_sm._resume.attributes import TRAINER, Attributes
 from lightning_sm._resume.callback_files import adopt_checkpoints
 from lightning_sm._resume.data import (
     IteratedLoader,
@@ -75,6 +75,9 @@ class FitRestorer:
         # What the save holds beside Lightning's state, and the part of this rank.
         self._saved: Dict[str, Any] = {}
         self._own: Dict[str, Any] = {}
+        # The attributes of this rank, and the arguments of all ranks' trainers.
+        self._changed: Dict[str, Any] = {}
+        self._arguments: Dict[str, Any] = {}
         # The model's and callbacks' state in the save, as hooks around its loading left it, until the training begins.
         self._checkpoint: Dict[str, Any] = {}
         self._resumes_within_epoch = self._starts_epoch = False
@@ -115,8 +118,16 @@ class FitRestorer:
         same_world = self._saved["data"].get("world size") == trainer.world_size
         self._resumes_within_epoch = self._point in (SavePoint.BATCH, SavePoint.VALIDATION) and same_world
         self._starts_epoch = not self._resumes_within_epoch
-        has_ended = self._point is SavePoint.END and self._saved["criteria"] == criteria
+        ends_alike = self._saved["criteria"] == criteria
+        has_ended = self._point is SavePoint.END and ends_alike
         self.replays = has_ended and record is not None
+        changed = self._own.get("attributes", {})
+        self._changed = {owner: each for owner, each in changed.items() if not owner.startswith(TRAINER)}
+        self._arguments = {
+            owner: each
+            for owner, each in ranks[0]["attributes"].items()
+            if owner == TRAINER or (ends_alike and owner.startswith(TRAINER))
+        }
         if "loops" in checkpoint:  # Lightning 1.5 saves none
             loaders = checkpoint["loops"]["fit_loop"]["state_dict"]
             loaders.pop("combined_loader", None)
@@ -155,11 +166,21 @@ class FitRestorer:
             trainer: The trainer.
         """
         self._checkpoint = {key: self._checkpoint.get(key, {}) for key in ("state_dict", "callbacks")}
+        if self._saved:
+            # Loaders are made by them, and those of the loops say whether there is more to train.
+            # GradientAccumulationScheduler wants to see the program's value in on_train_start.
+            accumulate = trainer.accumulate_grad_batches
+            self._restore_attributes(trainer)
+            trainer.accumulate_grad_batches = accumulate
         if self.replays:
             self._undo_skip = skip_training(trainer)
         if self._resumes_within_epoch:
             self._let_wait(trainer, True)
         return bool(self._saved)
+
+    def _restore_attributes(self, trainer: Trainer) -> None:
+        keeps = self._resumes_within_epoch or self._point in (SavePoint.EPOCH, SavePoint.END)
+        self._attributes.restore(trainer, {**(self._changed if keeps else {}), **self._arguments})
 
     def _let_wait(self, trainer: Trainer, waits: bool) -> None:
         self._waits = waits
@@ -173,8 +194,8 @@ class FitRestorer:
             restore_weights(trainer.lightning_module, checkpoint["state_dict"])
         restore_pruning(trainer, self._saved["pruning"])
         if self.replays:
+            self._restore_attributes(trainer)
             if self._own:
-                self._attributes.restore(trainer, self._own.get("attributes", {}))
                 restore_logged(trainer, self._own)
                 restore_samplers(trainer, self._own)
                 set_process_state(self._own["random"])
@@ -193,15 +214,15 @@ class FitRestorer:
             self._let_wait(trainer, False)
             self._read_loaders(trainer)
             self._attributes.begin(trainer)  # the first run had begun to read, too
+        self._restore_attributes(trainer)
         if not self._own:
             return
         restore_logged(trainer, self._own)
         if self._resumes_within_epoch or self._point in (SavePoint.EPOCH, SavePoint.END):
-            self._attributes.restore(trainer, self._own.get("attributes", {}))
             self._attributes.restore_callbacks(trainer, checkpoint.get("callbacks", {}))
         if self._resumes_within_epoch:
             start_averages(trainer)
-            continue_epoch(trainer, self._point, self._saved["loaded_in"], self._saved["accumulate"])
+            continue_epoch(trainer, self._point, self._saved["loaded_in"])
             set_process_state(self._own["random"])
             if self._own["results"]:
                 self._undo_results = set_results(trainer, self._own["results"])

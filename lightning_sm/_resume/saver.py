@@ -143,7 +143,6 @@ class SeriesSaver:
             "repeats": repeats_loaders(trainer),
             "logged_step": int(logged_step(trainer)),
             "loaded_in": reload_epoch(trainer),
-            "accumulate": int(trainer.accumulate_grad_batches),
             "should_stop": bool(trainer.should_stop),
             "criteria": dict(self._criteria),
             "data": describe_data(trainer.world_size, loaders_of(trainer)),

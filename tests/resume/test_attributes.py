@@ -30,8 +30,8 @@ class Model(pl.LightningModule):
 def trainer_of(model, *callbacks):
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
     return SimpleNamespace(
-        lightning_module=model, callbacks=list(callbacks), is_global_zero=True, strategy=strategy,
-        training_type_plugin=strategy, fit_loop=SimpleNamespace(), datamodule=None, optimizers=[],
+        lightning_module=model, callbacks=list(callbacks), is_global_zero=True, strategy=strategy, datamodule=None,
+        training_type_plugin=strategy, fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace()), optimizers=[],
     )  # fmt: skip
 
 

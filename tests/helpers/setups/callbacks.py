@@ -58,6 +58,49 @@ def metric_objects(pl, size):
 
 
 @setup
+def metric_wrappers(pl, size):
+    """Metrics that hold more than their states, and a layer in TorchScript."""
+
+    class Spread(torchmetrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.add_state("total", torch.zeros(()), "sum")
+            self.seen = []
+
+        def update(self, value):
+            self.total += value
+            self.seen.append(float(value))
+
+        def compute(self):
+            return self.total + max(self.seen) - min(self.seen)
+
+    class Net(net(pl)):
+        def __init__(self):
+            super().__init__()
+            self.layers[0] = torch.jit.script(self.layers[0])
+            self.extremes = torchmetrics.MinMaxMetric(torchmetrics.MeanMetric())
+            self.running = torchmetrics.RunningMean(4)
+            self.by_epoch = torchmetrics.MetricTracker(torchmetrics.MeanMetric(), maximize=False)
+            self.spread = Spread()
+
+        def on_train_epoch_start(self):
+            self.by_epoch.increment()
+
+        def training_step(self, batch, batch_idx):
+            loss = self.loss(batch)
+            for metric in (self.extremes, self.running, self.by_epoch, self.spread):
+                metric.update(loss.detach())
+            self.log_dict({**self.extremes.compute(), "running": self.running.compute()})
+            return loss
+
+        def on_train_epoch_end(self):
+            self.log("best", self.by_epoch.best_metric())
+            self.log("spread", self.spread.compute())
+
+    return Setup(Net(), shuffled(size), in_order())
+
+
+@setup
 def several_val_loaders(pl, size):
     class Net(net(pl)):
         def validation_step(self, batch, batch_idx, dataloader_idx=0):
@@ -354,3 +397,30 @@ def changed_by_hooks(pl, size):
             assert next(iter(checkpoint)) == "state_dict"
 
     return Setup(Thin(), shuffled(size), in_order(), {"callbacks": [Averages()]})
+
+
+@setup
+def changed_arguments(pl, size):
+    """A model that reads larger batches with each epoch, and a callback that changes how it is trained."""
+
+    class Net(net(pl)):
+        batch_size = BATCH_SIZE // 2
+
+        def train_dataloader(self):
+            return DataLoader(Numbers(size.samples), batch_size=self.batch_size, shuffle=True)
+
+    class Plan(pl.Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            trainer.gradient_clip_val = (None, 0.05, None)[trainer.current_epoch]
+
+        def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == 4:
+                trainer.accumulate_grad_batches = 2
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            pl_module.batch_size += 1
+            trainer.limit_train_batches -= 1
+            trainer.fit_loop.max_epochs = 3
+
+    limits = {"max_epochs": 2, "limit_train_batches": size.batches, "reload_dataloaders_every_n_epochs": 1}
+    return Setup(Net(), None, in_order(), {**limits, "callbacks": [Plan()]})
