@@ -7,15 +7,19 @@ and layers would be trained that the project had frozen or set to evaluation.
 
 import copy
 import functools
+import os
 import sys
+import sysconfig
+import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
+from types import ModuleType
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Set, Tuple
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.restart import loaders_of
 from lightning_sm._lightning.results import MAX_STATE_BYTES
-from lightning_sm._lightning.strategies import strategy_kind
+from lightning_sm._lightning.strategies import is_sharded, strategy_kind
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._resume.random_state import generators_of, get_generator_state, is_generator, set_generator_state
@@ -29,12 +33,18 @@ __all__ = [
     "packed_values",
     "set_data_set_values",
     "set_packed",
+    "with_large",
 ]
 
 # About what an object of Python takes.
 _ITEM_BYTES = 64
 # As many data sets within each other are looked at.
 _MAX_DATA_SETS = 20
+# Of so many items of a container it is looked at what has changed in them.
+_MANY = 10_000
+# As many objects that others hold.
+_MAX_HELD = 100
+_INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
 # Of an attribute of a sampler: the order of two million items.
 _MAX_SAMPLER_BYTES = 16 * 2**20
 # With what the names of data sets begin.
@@ -56,6 +66,8 @@ _SEQUENCES = {each.__name__: each for each in (list, tuple, set, frozenset)}
 _MAPPINGS = {each.__name__: each for each in (dict, OrderedDict, Counter)}
 _FACTORIES = {each.__name__: each for each in (list, dict, set, int, float)}
 _GENERATOR = "Generator"
+# Of about the model's size, such as an average of the weights: it is saved once, where it is the same on all ranks.
+_LARGE = "Large"
 # Made anew for each epoch, beside numbers that must stay. Open files are iterators, too.
 _ITERATOR = "is an iterator"
 _OTHER = "is no number, text, tensor, array, generator or container of these"
@@ -74,9 +86,10 @@ class Attributes:
 
     Those of the model, of its modules, with the modes of training and evaluation and ``requires_grad`` of its
     parameters; of the data module and the training's data sets; of callbacks and of optimizers; and arguments of the
-    trainer. Lightning's, torch's and this package's objects have their own ways, as have callbacks, data modules and
-    optimizers with a ``state_dict`` of their own, and the states of torchmetrics' metrics. Flags of callbacks are left
-    out: one that a signal has set would stop the training again.
+    trainer; and of plain objects of the project that one of these holds, such as a handwritten average of the weights.
+    Lightning's, torch's and this package's objects have their own ways, as have callbacks, data modules and optimizers
+    with a ``state_dict`` of their own, and the states of torchmetrics' metrics. Flags of callbacks are left out: one
+    that a signal has set would stop the training again.
 
     Args:
         namespace: Lightning's namespace.
@@ -105,15 +118,23 @@ class Attributes:
     def state(self, trainer: Trainer) -> Packed:
         """Return what this rank's training has changed so far; the log names once what cannot be saved."""
         found: Packed = {}
+        owners, others = dict(self._owners(trainer)), _restored_otherwise(trainer)
+        # Where the model is sharded, each rank has another part of what is as large.
+        size = MAX_STATE_BYTES if is_sharded(trainer) else max(MAX_STATE_BYTES, 2 * _size_of_model(trainer))
         for owner, values in self._read(trainer).items():
             before = self._before.get(owner, {})
             changed, lost = changed_values(before, values)
             if owner.startswith(_DATA_SET):
                 changed = _without_numbers_of_what_was_made(before, changed, lost)
+            for name in lost:
+                large = _packed_or_not(_value_of(owners[owner], name), others, size)
+                if isinstance(large, _NotSaved):
+                    self._tell(trainer, owner, name, large.why)
+                    continue
+                sums = zlib.crc32(repr(_sums(large)).encode())
+                changed[name] = (_LARGE, sums, large if trainer.is_global_zero else None)
             if changed:
                 found[owner] = changed
-            for name, why in lost.items():
-                self._tell(trainer, owner, name, why)
         return found
 
     def restore(self, trainer: Trainer, saved: Packed) -> None:
@@ -143,7 +164,13 @@ class Attributes:
                 callback.load_state_dict(copy.deepcopy(state))
 
     def _owners(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
-        """The objects with attributes, by names that are the same in each run of the program."""
+        """The objects with attributes, and what they hold, by names that are the same in each run of the program."""
+        seen: Set[int] = set()
+        for name, each in self._holders(trainer):
+            yield name, each
+            yield from _held(name, each, seen)
+
+    def _holders(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
         yield TRAINER, trainer
         yield f"{TRAINER}.fit_loop", trainer.fit_loop
         yield f"{TRAINER}.fit_loop.epoch_loop", trainer.fit_loop.epoch_loop
@@ -275,6 +302,41 @@ def _is_metric(value: Any) -> bool:
     return isinstance(value, sys.modules["torchmetrics"].Metric)
 
 
+def _held(owner: str, holder: Any, seen: Set[int]) -> Iterator[Tuple[str, Any]]:
+    """The plain objects of the project that an object holds, also in short lists and dictionaries.
+
+    Such as a handwritten average of the weights, a meter, or a transform.
+    """
+    for name, value in list(getattr(holder, "__dict__", {}).items()):
+        items: Iterable[Tuple[str, Any]] = [("", value)]
+        if type(value) in (list, tuple) and len(value) <= _MAX_HELD:
+            items = ((f"[{index}]", each) for index, each in enumerate(value))
+        elif type(value) is dict and len(value) <= _MAX_HELD:
+            items = ((f"[{key!r}]", each) for key, each in list(value.items()))
+        for key, each in items:
+            if len(seen) < _MAX_HELD and id(each) not in seen and _is_plain(each):
+                seen.add(id(each))
+                yield f"{owner}.{name}{key}", each
+                yield from _held(f"{owner}.{name}{key}", each, seen)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether an object is of the project's own classes alone, or has a state as the modules of torch have."""
+    if not hasattr(value, "__dict__") or isinstance(value, (type, ModuleType)):
+        return False
+    packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__[:-1]}
+    is_stateful = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+    return not packages & {"torch", *_NOT_PROJECTS} and (is_stateful or all(map(_is_own_module, packages)))
+
+
+@functools.lru_cache(maxsize=None)
+def _is_own_module(package: str) -> bool:
+    """Whether a package is neither an installed one nor of Python itself."""
+    path = getattr(sys.modules.get(package), "__file__", None) or ""
+    is_installed = path.startswith(_INSTALLED) or not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep))
+    return package in ("__main__", "abc", "typing") or (bool(path) and not is_installed)
+
+
 def _optimizers(trainer: Trainer) -> List[Any]:
     """The optimizers of the project's classes without a ``state_dict`` of their own."""
     import torch
@@ -292,10 +354,12 @@ def _has_state(value: Any, base: type) -> bool:
 def _data_sets(loader: Any) -> Iterator[Tuple[str, Any]]:
     """The project's data sets of a loader, one within the other, by names that are the same in each run."""
     data, key, seen = getattr(loader, "dataset", None), "", [loader]
+    found: Set[int] = set()
     # One that wraps another's attributes may be its own data set, or answer to each name with a new object.
     while data is not None and len(seen) < _MAX_DATA_SETS and all(data is not each for each in seen):
         if _is_projects(data) and hasattr(data, "__dict__"):
             yield f"{key} {type(data).__qualname__}", data
+            yield from _held(f"{key} {type(data).__qualname__}", data, found)
         seen.append(data)
         data, key = getattr(data, "dataset", None), f"{key} of"
 
@@ -359,6 +423,47 @@ def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Tuple[D
     return {path: each for path, each in changed.items() if path not in lost}, lost
 
 
+def with_large(own: Packed, first: Packed) -> Packed:
+    """Return what a rank has saved, with what global rank 0 has saved for all ranks.
+
+    Args:
+        own: The rank's part of a save.
+        first: That of global rank 0.
+    """
+    found: Packed = {}
+    for owner, values in own.items():
+        found[owner] = {}
+        for name, packed in values.items():
+            if not isinstance(packed, tuple) or packed[0] != _LARGE:
+                found[owner][name] = packed
+            elif name in first.get(owner, {}):  # else it was larger there, as the log has told
+                _, sums, saved = first[owner][name]
+                if sums == packed[1]:
+                    found[owner][name] = saved
+                else:
+                    log.warning("Not restored: %s.%s, which is large and differed between ranks.", owner, name)
+    return found
+
+
+def _sums(packed: Any) -> Any:
+    """What tells whether large values are the same."""
+    import torch
+
+    if isinstance(packed, torch.Tensor):
+        return float(packed.double().sum())
+    return [_sums(each) for each in packed] if isinstance(packed, (tuple, list)) else packed
+
+
+def _size_of_model(trainer: Trainer) -> int:
+    """In bytes."""
+    model = trainer.lightning_module
+    return sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers()))
+
+
+def _value_of(owner: Any, name: str) -> Any:
+    return vars(owner).get(name, vars(owner).get("_buffers", {}).get(name))
+
+
 def _packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) -> Any:
     try:
         if is_generator(value) and id(value) not in others:
@@ -369,14 +474,18 @@ def _packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) ->
         return _NotSaved(_ITERATOR if is_iterator else str(error), id(value), _version(value))
 
 
-def _version(value: Any) -> int:
+def _version(value: Any, depth: int = 2) -> int:
     """What changes when a value is changed in place, as far as a look at its items, or at some numbers, tells."""
     import torch
 
     if isinstance(value, torch.Tensor):
         return 0 if value.is_inference() else value._version
-    if isinstance(value, (list, tuple, deque)):
-        return hash(tuple(map(id, value)))
+    if isinstance(value, (list, tuple, deque, dict)):
+        items = list(value.values() if isinstance(value, dict) else value)
+        if depth == 0 or len(items) > _MANY:
+            return hash(tuple(map(id, items)))
+        kinds = (torch.Tensor, list, dict)
+        return hash(tuple((id(each), isinstance(each, kinds) and _version(each, depth - 1)) for each in items))
     if type(value).__module__ == "numpy" and hasattr(value, "flat"):
         return hash(value.flat[:: value.size // 4096 + 1].tobytes())
     try:
@@ -473,7 +582,7 @@ def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
     """Set an attribute, in place where others may hold the same object."""
     import torch
 
-    now = vars(owner).get(name, vars(owner).get("_buffers", {}).get(name))
+    now = _value_of(owner, name)
     if isinstance(packed, tuple) and packed[0] == _GENERATOR:
         if is_generator(now):
             set_generator_state(now, packed[1])

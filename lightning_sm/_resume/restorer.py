@@ -26,7 +26,7 @@ from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._lightning.trainer_hooks import call_skipped_train_hooks, start_averages
 from lightning_sm._logging import log
-from lightning_sm._resume.attributes import TRAINER, Attributes
+from lightning_sm._resume.attributes import TRAINER, Attributes, with_large
 from lightning_sm._resume.callback_files import adopt_checkpoints
 from lightning_sm._resume.data import (
     IteratedLoader,
@@ -121,7 +121,7 @@ class FitRestorer:
         ends_alike = self._saved["criteria"] == criteria
         has_ended = self._point is SavePoint.END and ends_alike
         self.replays = has_ended and record is not None
-        changed = self._own.get("attributes", {})
+        changed = with_large(self._own.get("attributes", {}), ranks[0]["attributes"])
         self._changed = {owner: each for owner, each in changed.items() if not owner.startswith(TRAINER)}
         self._arguments = {
             owner: each

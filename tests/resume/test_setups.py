@@ -9,7 +9,6 @@ SIZE = Size(epochs=3, batches=6)
 # What is not continued with the same random numbers, with the reason.
 LIMITS = {
     "augmenting_workers": "worker processes start their random numbers again",
-    "data_set_with_generators": "generators in a data set's transforms are not kept",
 }
 # One of each kind of loop, data, schedule, metric and callback. The others are slow, as is each save.
 FAST = {

@@ -63,13 +63,11 @@ SHARDED_SETUPS = (
 #: What is trained, by name: set-ups of one fit, and programs of several.
 LIBRARY = {**SETUPS, **RESULT_SETUPS, **PROGRAMS}
 
-_IN_THE_DATA = "random states in a data set's transforms are not kept"
 _LAZY = "a sampler that draws while the epoch runs is not repeated"
 
 #: Set-ups whose resumed runs may end otherwise, each with the limit of docs/checkpoints.md that says so.
 KNOWN = {
     "augmenting_workers": "random augmentation inside worker processes is not repeated",
-    "data_set_with_generators": _IN_THE_DATA,
     "lazy_sampler": _LAZY,
     "lazy_sampler_with_generator_and_workers": _LAZY,
     "stream": "an `IterableDataset` starts at its beginning",

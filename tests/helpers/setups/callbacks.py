@@ -424,3 +424,59 @@ def changed_arguments(pl, size):
 
     limits = {"max_epochs": 2, "limit_train_batches": size.batches, "reload_dataloaders_every_n_epochs": 1}
     return Setup(Net(), None, in_order(), {**limits, "callbacks": [Plan()]})
+
+
+class Average:
+    """An average of the weights, as many projects write it."""
+
+    def __init__(self, module):
+        self.steps, self.weights = 0, copy.deepcopy(module.state_dict())
+
+    def update(self, module):
+        self.steps += 1
+        for name, value in module.state_dict().items():
+            self.weights[name] = self.weights[name] * 0.9 + value.detach() * 0.1
+
+
+class Meter:
+    def __init__(self):
+        self.total = self.count = 0
+
+    def update(self, value):
+        self.total, self.count = self.total + value, self.count + 1
+
+
+@setup
+def plain_objects(pl, size):
+    """What it keeps in objects of its own, of which one is larger than what each rank saves."""
+
+    class Net(net(pl)):
+        def __init__(self):
+            super().__init__()
+            self.large = nn.Linear(1024, 1100)
+            self.average = Average(self)
+            self.meters = {"loss": Meter(), "unused": None}
+
+        def training_step(self, batch, batch_idx):
+            loss = self.loss(batch) + self.large.weight.square().mean()
+            self.meters["loss"].update(loss.item())
+            self.log("mean", self.meters["loss"].total / self.meters["loss"].count, sync_dist=True)
+            return loss
+
+        def on_train_batch_end(self, *_):
+            self.average.update(self)
+
+        def on_train_end(self):
+            self.load_state_dict(self.average.weights)
+
+    class Keeps(pl.Callback):
+        def on_fit_start(self, trainer, pl_module):
+            self.average = Average(pl_module.layers)
+
+        def on_train_batch_end(self, trainer, pl_module, *_):
+            self.average.update(pl_module.layers)
+
+        def on_train_end(self, trainer, pl_module):
+            pl_module.layers.load_state_dict(self.average.weights)
+
+    return Setup(Net(), shuffled(size), in_order(), {"callbacks": [Keeps()]})
