@@ -3,18 +3,13 @@
 ``tests/rehearse`` has what is refused before anything starts (``mpi4py`` missing).
 """
 
-import importlib.util
-
 import pytest
 
 from tests.helpers.rehearsal import needs
 
 from .running import rehearse
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
-]
+pytestmark = pytest.mark.full
 
 
 @needs("netns", torch=True)
