@@ -16,7 +16,6 @@ _EXAMPLES = [path for kind in ("*.md", "*.txt", "*.ipynb", "*.yaml") for path in
 pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 # The changelog tells of files as they were.
 _OF_TODAY = [page for page in PAGES if page.name.lower() != "changelog.md"]
-pages_of_today = pytest.mark.parametrize("page", _OF_TODAY, ids=name_of)
 
 
 @pytest.mark.parametrize(
@@ -79,15 +78,12 @@ def test_yaml_blocks(page):
         assert set(content.get("sagemaker") or {}) <= options, block
 
 
-@pages_of_today
-def test_files_that_are_named_exist(page):
-    quoted = re.findall(r"`((?:tests|tools|docs|examples|benchmarks|lightning_sm)/[\w./*-]*)`", text_of(page))
-    for name in [*quoted, *re.findall(r"\bpytest (tests/[\w./-]*)", text_of(page))]:
+@pytest.mark.parametrize("page", _OF_TODAY, ids=name_of)
+def test_files_and_programs_that_are_named_exist(page):
+    text = text_of(page)
+    quoted = re.findall(r"`((?:tests|tools|docs|examples|benchmarks|lightning_sm)/[\w./*-]*)`", text)
+    for name in [*quoted, *re.findall(r"\bpytest (tests/[\w./-]*)", text)]:
         assert list(ROOT.glob(name.rstrip("/"))), f"{name} is no file of the repository"
-
-
-@pages_of_today
-def test_programs_that_are_named_exist(page):
-    for name in re.findall(r"python -m ((?:tools|tests|lightning_sm)[\w.]*)", text_of(page)):
+    for name in re.findall(r"python -m ((?:tools|tests|lightning_sm)[\w.]*)", text):
         path = ROOT.joinpath(*name.rstrip(".").split("."))
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"python -m {name}"
