@@ -44,8 +44,3 @@ def test_options_of_commands_exist(page, options):
         own = _PROGRAM.split(rest)[0]
         unknown = set(re.findall(r"(?<!\S)(--[a-z][\w-]*)", own)) - options.get(command, set())
         assert command not in _COMMANDS or not unknown, f"lightning-sm {command} {unknown}"
-
-
-def test_an_option_of_another_name_would_be_seen(options):
-    assert {"--image", "--set"} <= options["launch"]
-    assert "--auto" not in options["launch"]

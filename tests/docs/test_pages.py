@@ -16,11 +16,13 @@ _EXAMPLES = [path for kind in ("*.md", "*.txt", "*.ipynb", "*.yaml") for path in
 pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 # The changelog tells of files as they were.
 _OF_TODAY = [page for page in PAGES if page.name.lower() != "changelog.md"]
-pages_of_today = pytest.mark.parametrize("page", _OF_TODAY, ids=name_of)
 
 
-def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_bytes()) <= 8000
+@pytest.mark.parametrize(
+    ("name", "most"), [("README.md", 8_000), ("docs/troubleshooting.md", 12_000), ("docs/architecture.md", 7_500)]
+)
+def test_pages_that_are_to_be_short_are(name, most):
+    assert len((ROOT / name).read_bytes()) <= most
 
 
 @pages
@@ -46,12 +48,6 @@ def test_what_pip_is_told_is_on_no_index(page):
     told += [line for line in lines if not line.startswith("#")]
     assert [line for line in told if _ON_AN_INDEX.search(line) or "github.com/lightning-sm" in line] == []
     assert "git+https://github.com/lightning-sm" not in text
-
-
-@pytest.mark.parametrize("line", ["lightning-sm", "'lightning-sm[s3]'", "lightning_sm==0.1.0", "lightning-sm @ git+x"])
-def test_a_name_on_an_index_is_seen(line):
-    assert _ON_AN_INDEX.search(line)
-    assert not _ON_AN_INDEX.search("./lightning_sm-0.1.0-py3-none-any.whl[s3] '.[launch]' pytorch-lightning==2.5.5")
 
 
 def test_the_menu_has_each_page_once_and_the_overview_links_to_it():
@@ -82,15 +78,12 @@ def test_yaml_blocks(page):
         assert set(content.get("sagemaker") or {}) <= options, block
 
 
-@pages_of_today
-def test_files_that_are_named_exist(page):
-    quoted = re.findall(r"`((?:tests|tools|docs|examples|benchmarks|lightning_sm)/[\w./*-]*)`", text_of(page))
-    for name in [*quoted, *re.findall(r"\bpytest (tests/[\w./-]*)", text_of(page))]:
+@pytest.mark.parametrize("page", _OF_TODAY, ids=name_of)
+def test_files_and_programs_that_are_named_exist(page):
+    text = text_of(page)
+    quoted = re.findall(r"`((?:tests|tools|docs|examples|benchmarks|lightning_sm)/[\w./*-]*)`", text)
+    for name in [*quoted, *re.findall(r"\bpytest (tests/[\w./-]*)", text)]:
         assert list(ROOT.glob(name.rstrip("/"))), f"{name} is no file of the repository"
-
-
-@pages_of_today
-def test_programs_that_are_named_exist(page):
-    for name in re.findall(r"python -m ((?:tools|tests|lightning_sm)[\w.]*)", text_of(page)):
+    for name in re.findall(r"python -m ((?:tools|tests|lightning_sm)[\w.]*)", text):
         path = ROOT.joinpath(*name.rstrip(".").split("."))
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"python -m {name}"

@@ -19,24 +19,18 @@ def test_the_pages_are_up_to_date():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Pages with one table, which the code makes."""
+def test_a_changed_page_fails_and_is_written_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(docs, "TABLES", {"options": lambda: "| `async_save` |\n"})
-    (tmp_path / "page.md").write_text("# Page\n\n<!-- generated: options -->\n<!-- end: options -->\n")
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\n<!-- generated: options -->\n<!-- end: options -->\n")
     assert docs.main(["--docs", str(tmp_path)]) == 0
     assert docs.main(["--docs", str(tmp_path), "--check"]) == 0
-    return tmp_path
-
-
-def test_a_changed_page_fails_and_is_written_again(folder, capsys):
-    page = folder / "page.md"
     before = page.read_text()
     page.write_text(before.replace("| `async_save` |", "| `sync_save` |"))
-    assert docs.main(["--docs", str(folder), "--check"]) == 1
+    assert docs.main(["--docs", str(tmp_path), "--check"]) == 1
     said = capsys.readouterr().out
     assert "-| `sync_save` |" in said
     assert "+| `async_save` |" in said
     assert "HINT: Run python -m tools.docs." in said
-    assert docs.main(["--docs", str(folder)]) == 0
+    assert docs.main(["--docs", str(tmp_path)]) == 0
     assert page.read_text() == before

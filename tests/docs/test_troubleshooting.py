@@ -39,10 +39,6 @@ def code():
     return "\n".join(found)
 
 
-def test_the_page_is_short():
-    assert len(_TEXT.encode()) <= 12_000
-
-
 def test_each_message_is_one_of_this_package_or_its_row_has_a_source(code):
     own = [cell for cell, rest in _ROWS if not _ISSUE.search(rest) and not _TOOLKIT.search(rest)]
     messages = [each for cell in own for each in quoted(cell)]

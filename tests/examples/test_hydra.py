@@ -1,14 +1,11 @@
 """The Hydra example, run as SageMaker's toolkit runs it, and Hydra's grammar."""
 
-import functools
-import json
 import shutil
 
 import pytest
 
 from lightning_sm import Hyperparameters, TrainingJob
 from lightning_sm._export import load_file
-from tests.helpers.opt_ml import OptMl
 from tests.helpers.processes import ROOT, local_rendezvous, run_python
 
 pytest.importorskip("hydra", reason="hydra-core is not installed")
@@ -16,34 +13,31 @@ EXAMPLE = ROOT / "examples" / "hydra"
 
 
 @pytest.fixture
-def program(tmp_path, monkeypatch):
-    """A copy of the example in a container's code folder, with a function that runs it there."""
+def run(opt_ml):
+    """Return a function that runs a copy of the example in a container's code folder, as the toolkit runs it."""
     pytest.importorskip("lightning.pytorch", reason="the example uses lightning.pytorch")
-    opt_ml = OptMl(tmp_path / "ml").host("algo-1")
-    code = tmp_path / "ml" / "code"
-    shutil.copytree(EXAMPLE, code, ignore=shutil.ignore_patterns("outputs", "__pycache__"))
-    return opt_ml, code, functools.partial(run_python, "train.py", folder=code)
-
-
-def in_job(opt_ml, hyperparameters, encode=json.dumps):
-    """Write the job's files, and return its words and variables as the toolkit makes them."""
-    opt_ml.write("hyperparameters.json", {name: encode(value) for name, value in hyperparameters.items()})
-    opt_ml.write("inputdataconfig.json", {"training": {"TrainingInputMode": "File"}})
+    shutil.copytree(EXAMPLE, opt_ml.base / "code", ignore=shutil.ignore_patterns("outputs", "__pycache__"))
+    opt_ml.host("algo-1").write("inputdataconfig.json", {"training": {"TrainingInputMode": "File"}})
     channel = opt_ml.base / "input" / "data" / "training"
     channel.mkdir(parents=True)
     (channel / "numbers.txt").write_text("0 1\n1 2\n2 3\n3 4\n")
-    words = [word for name, value in hyperparameters.items() for word in (f"--{name}", str(value))]
-    output = str(opt_ml.base / "output" / "data")
-    return words, opt_ml.environ(SM_NUM_GPUS=0, SM_MODEL_DIR=opt_ml.base / "model", SM_OUTPUT_DATA_DIR=output)
+
+    def run(hyperparameters, **variables):
+        opt_ml.hyperparameters(**hyperparameters)
+        words = [word for name, value in hyperparameters.items() for word in (f"--{name}", str(value))]
+        places = {"SM_MODEL_DIR": opt_ml.base / "model", "SM_OUTPUT_DATA_DIR": opt_ml.base / "output" / "data"}
+        environ = opt_ml.environ(SM_NUM_GPUS=0, **places)
+        return run_python("train.py", *words, folder=opt_ml.base / "code", **environ, **variables)
+
+    return run
 
 
 @pytest.mark.full
-def test_in_a_job_of_two_processes_that_lightning_starts(program):
-    opt_ml, code, run = program
+def test_in_a_job_of_two_processes_that_lightning_starts(opt_ml, run):
     hyperparameters = {"model": "large", "model.lr": 0.01, "trainer.max_epochs": 2, "+trainer.log_every_n_steps": 1}
-    words, variables = in_job(opt_ml, {**hyperparameters, "+trainer.devices": 2, "config-name": "config"})
+    hyperparameters.update({"+trainer.devices": 2, "config-name": "config"})
     _, address, _, port = local_rendezvous()
-    done = run(*words, **variables, MASTER_ADDR=address, MASTER_PORT=port)
+    done = run(hyperparameters, MASTER_ADDR=address, MASTER_PORT=port)
     assert done.returncode == 0, done.stderr
     assert "distributed_backend=gloo" in done.stderr
     assert "All distributed processes registered. Starting with 2 processes" in done.stderr
@@ -51,17 +45,13 @@ def test_in_a_job_of_two_processes_that_lightning_starts(program):
     output = opt_ml.base / "output" / "data"
     assert list(output.rglob("metrics.csv"))
     assert "max_epochs: 2" in (output / "hydra" / ".hydra" / "config.yaml").read_text()
-    assert not (code / "logs").exists()
-    assert not (code / "outputs").exists()
+    assert {path.name for path in (opt_ml.base / "code").iterdir()}.isdisjoint({"logs", "outputs"})
     assert "test_loss" in done.stdout
 
 
 @pytest.mark.full
-def test_an_error_is_the_failure_reason(program):
-    opt_ml, _, run = program
-    words, variables = in_job(opt_ml, {"model.hiden": 3})
-    done = run(*words, **variables)
-    assert done.returncode != 0
+def test_an_error_is_the_failure_reason(opt_ml, run):
+    assert run({"model.hiden": 3}).returncode != 0
     assert "Key 'hiden' is not in struct" in (opt_ml.base / "output" / "failure").read_text()
 
 

@@ -24,120 +24,101 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def trainer_of(tmp_path, **settings):
-    return pl.Trainer(
-        accelerator="cpu",
-        devices=1,
-        default_root_dir=str(tmp_path),
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **{"logger": False, "max_steps": 2, "limit_val_batches": 2, "limit_test_batches": 2, **settings},
-    )
+def test_the_parts_are_the_text_without_overlap(data):
+    module = data.TextDataModule(context=100)
+    module.setup("fit")
+    parts = [bytes(each.text.tolist()) for each in (module.train_set, module.val_set, module.test_set)]
+    assert b"".join(parts) == data.read_text(data.SAMPLE)
+    assert [len(part) * 100 // 1358459 for part in parts] == [90, 4, 4]
 
 
-class TestSample:
-    def test_it_is_what_its_readme_says(self, data):
-        text = data.read_text(data.SAMPLE)
-        assert (len(text), len(set(text)), max(text) < 128) == (1358459, 79, True)
-        assert text.startswith(b"PRIDE AND PREJUDICE\n\nBy Jane Austen")
-        assert text.count(b"SENSE AND SENSIBILITY") == 1
-        readme = (data.SAMPLE / "README.md").read_text(encoding="utf-8")
-        assert "1,358,459 characters" in readme
-        assert "public domain" in readme
-        assert "Julia Silge" in (data.SAMPLE / "LICENSE").read_text(encoding="utf-8")
-        assert (data.SAMPLE / "austen.txt.gz").stat().st_size < 500_000
+def test_what_follows_is_predicted(data, tmp_path):
+    (tmp_path / "b.txt").write_bytes(b"b" * 100)
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(bytes(range(100)) * 20))
+    (tmp_path / "c.bin").write_bytes(b"c")
+    module = data.TextDataModule(str(tmp_path), context=10, batch_size=3)
+    module.setup()
+    seen, following = module.train_set[3]
+    assert (seen.tolist(), following.tolist()) == (list(range(30, 40)), list(range(31, 41)))
+    assert len(module.train_set) == (2101 * 9 // 10) // 10
+    assert [tuple(part.shape) for part in next(iter(module.train_dataloader()))] == [(3, 10), (3, 10)]
 
 
-class TestDataModule:
-    def test_the_parts_are_the_text_without_overlap(self, data):
-        module = data.TextDataModule(context=100)
-        module.setup("fit")
-        parts = [bytes(each.text.tolist()) for each in (module.train_set, module.val_set, module.test_set)]
-        assert b"".join(parts) == data.read_text(data.SAMPLE)
-        assert [len(part) * 100 // 1358459 for part in parts] == [90, 4, 4]
-
-    def test_what_follows_is_predicted(self, data, tmp_path):
-        (tmp_path / "b.txt").write_bytes(b"b" * 100)
-        (tmp_path / "a.txt.gz").write_bytes(gzip.compress(bytes(range(100)) * 20))
-        (tmp_path / "c.bin").write_bytes(b"c")
-        module = data.TextDataModule(str(tmp_path), context=10, batch_size=3)
-        module.setup()
-        seen, following = module.train_set[3]
-        assert (seen.tolist(), following.tolist()) == (list(range(30, 40)), list(range(31, 41)))
-        assert len(module.train_set) == (2101 * 9 // 10) // 10
-        assert [tuple(part.shape) for part in next(iter(module.train_dataloader()))] == [(3, 10), (3, 10)]
-
-    @pytest.mark.parametrize("content", [b"short", b"x" * 200], ids=len)
-    def test_too_little_text(self, data, tmp_path, content):
-        (tmp_path / "a.txt").write_bytes(content)
-        with pytest.raises(data.TextError, match=rf"has {len(content)} bytes, .* holds no window of 64. HINT"):
-            data.TextDataModule(str(tmp_path)).setup()
+@pytest.mark.parametrize("content", [b"short", b"x" * 200], ids=len)
+def test_too_little_text(data, tmp_path, content):
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(data.TextError, match=rf"has {len(content)} bytes, .* holds no window of 64. HINT"):
+        data.TextDataModule(str(tmp_path)).setup()
 
 
-class TestModel:
-    def test_no_byte_sees_what_follows(self, model):
-        net = model.LitGPT(**SMALL).eval()
-        tokens = torch.randint(256, (1, 16))
-        changed = tokens.clone()
-        changed[0, 9:] = (changed[0, 9:] + 1) % 256
-        before, after = net(tokens), net(changed)
-        torch.testing.assert_close(before[:, :9], after[:, :9])
-        assert not torch.allclose(before[:, 9:], after[:, 9:])
-
-    def test_fit_learns_and_test_and_predict_run(self, data, model, tmp_path):
-        trainer = trainer_of(tmp_path, max_steps=20, limit_predict_batches=1, val_check_interval=20)
-        net, module = model.LitGPT(lr=0.03, **SMALL), data.TextDataModule(context=16)
-        trainer.fit(net, module)
-        metrics = trainer.callback_metrics
-        assert metrics["val_bpc"].item() < 6
-        assert metrics["val_bpc"].item() == pytest.approx(metrics["val_loss"].item() / math.log(2))
-        assert set(trainer.test(net, module, verbose=False)[0]) == {"test_loss", "test_bpc"}
-        (predicted,) = trainer.predict(net, module)
-        assert predicted.shape == (32, 16)
-        assert trainer.optimizers[0].param_groups[0]["lr"] < 1e-4
-
-        again = model.LitGPT.load_from_checkpoint(trainer.checkpoint_callback.best_model_path)
-        assert again.hparams.width == 16
+def test_no_byte_sees_what_follows(model):
+    net = model.LitGPT(**SMALL).eval()
+    tokens = torch.randint(256, (1, 16))
+    changed = tokens.clone()
+    changed[0, 9:] = (changed[0, 9:] + 1) % 256
+    before, after = net(tokens), net(changed)
+    torch.testing.assert_close(before[:, :9], after[:, :9])
+    assert not torch.allclose(before[:, 9:], after[:, 9:])
 
 
-class TestConfig:
-    @pytest.fixture
-    def parsed(self, data, model, own_cli):
-        """Parse config files of the example; returns a function."""
+def test_fit_learns_and_test_and_predict_run(data, model, tmp_path):
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    limits = {"limit_val_batches": 2, "limit_test_batches": 2, "limit_predict_batches": 1, "val_check_interval": 20}
+    trainer = pl.Trainer(accelerator="cpu", devices=1, default_root_dir=str(tmp_path), max_steps=20, **limits, **quiet)
+    net, module = model.LitGPT(lr=0.03, **SMALL), data.TextDataModule(context=16)
+    trainer.fit(net, module)
+    metrics = trainer.callback_metrics
+    assert metrics["val_bpc"].item() < 6
+    assert metrics["val_bpc"].item() == pytest.approx(metrics["val_loss"].item() / math.log(2))
+    assert set(trainer.test(net, module, verbose=False)[0]) == {"test_loss", "test_bpc"}
+    (predicted,) = trainer.predict(net, module)
+    assert predicted.shape == (32, 16)
+    assert trainer.optimizers[0].param_groups[0]["lr"] < 1e-4
 
-        class Trainer(pl.Trainer):
-            """Keeps what a Trainer would check against the machine."""
+    again = model.LitGPT.load_from_checkpoint(trainer.checkpoint_callback.best_model_path)
+    assert again.hparams.width == 16
 
-            def __init__(self, strategy="auto", **kwargs):
-                self.given = strategy
-                super().__init__(strategy="auto", **kwargs)
 
-        def parse(*names, words=()):
-            configs = (f"--config={TRANSFORMER / name}" for name in names)
-            return own_cli(*configs, *words, trainer_class=Trainer, run=False)
+@pytest.fixture
+def parsed(data, model, own_cli):
+    """Parse config files of the example; returns a function."""
 
-        return parse
+    class Trainer(pl.Trainer):
+        """Keeps what a Trainer would check against the machine."""
 
-    def test_lightnings_own_cli_takes_it(self, parsed, model, data):
-        built = parsed("config.yaml", words=["--trainer.fast_dev_run=1"])
-        built.trainer.fit(built.model, built.datamodule)
-        assert isinstance(built.model, model.LitGPT)
-        assert isinstance(built.datamodule, data.TextDataModule)
-        assert built.model.hparams.context == built.datamodule.hparams.context
+        def __init__(self, strategy="auto", **kwargs):
+            self.given = strategy
+            super().__init__(strategy="auto", **kwargs)
 
-    @pytest.mark.parametrize("path", sorted(TRANSFORMER.glob("*fsdp*.yaml")), ids=lambda path: path.stem)
-    def test_fsdp(self, parsed, path):
-        strategy = parsed("config.yaml", path.name).config["trainer"]["strategy"].as_dict()
-        assert strategy["class_path"].rpartition(".")[2].endswith(("FSDPStrategy", "ModelParallelStrategy"))
+    def parse(*names, words=()):
+        configs = (f"--config={TRANSFORMER / name}" for name in names)
+        return own_cli(*configs, *words, trainer_class=Trainer, run=False)
 
-    @pytest.mark.full
-    @pytest.mark.parametrize("path", sorted(TRANSFORMER.glob("*deepspeed*.yaml")), ids=lambda path: path.stem)
-    def test_deepspeed(self, parsed, path, monkeypatch):
-        pytest.importorskip("deepspeed", reason="deepspeed is not installed")
-        monkeypatch.chdir(TRANSFORMER)
-        built = parsed("config.yaml", path.name, words=["--trainer.logger=false"])
-        stage = built.trainer.given.config["zero_optimization"]["stage"]
-        assert stage == (2 if path.stem == "deepspeed_stage_2" else 3)
+    return parse
+
+
+def test_lightnings_own_cli_takes_it(parsed, model, data):
+    built = parsed("config.yaml", words=["--trainer.fast_dev_run=1"])
+    built.trainer.fit(built.model, built.datamodule)
+    assert isinstance(built.model, model.LitGPT)
+    assert isinstance(built.datamodule, data.TextDataModule)
+    assert built.model.hparams.context == built.datamodule.hparams.context
+
+
+@pytest.mark.parametrize("path", sorted(TRANSFORMER.glob("*fsdp*.yaml")), ids=lambda path: path.stem)
+def test_fsdp(parsed, path):
+    strategy = parsed("config.yaml", path.name).config["trainer"]["strategy"].as_dict()
+    assert strategy["class_path"].rpartition(".")[2].endswith(("FSDPStrategy", "ModelParallelStrategy"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("path", sorted(TRANSFORMER.glob("*deepspeed*.yaml")), ids=lambda path: path.stem)
+def test_deepspeed(parsed, path, monkeypatch):
+    pytest.importorskip("deepspeed", reason="deepspeed is not installed")
+    monkeypatch.chdir(TRANSFORMER)
+    built = parsed("config.yaml", path.name, words=["--trainer.logger=false"])
+    stage = built.trainer.given.config["zero_optimization"]["stage"]
+    assert stage == (2 if path.stem == "deepspeed_stage_2" else 3)
 
 
 _INDEPENDENT = ("cifar10/model", "cifar10/data", "cifar10/cifar_files", "transformer/model", "transformer/data")

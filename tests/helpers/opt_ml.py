@@ -14,7 +14,7 @@ class OptMl:
     def __init__(self, base):
         self.base = base
         self.config = base / "input" / "config"
-        self.config.mkdir(parents=True)
+        self.config.mkdir(parents=True, exist_ok=True)
         self.variables = {"SAGEMAKER_BASE_DIR": str(base)}
 
     def write(self, name, content):

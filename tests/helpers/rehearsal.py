@@ -55,19 +55,8 @@ def _unavailable(isolation: Isolation) -> Optional[str]:
 @functools.lru_cache(maxsize=None)
 def no_netem(isolation: Isolation) -> Optional[str]:
     """Why hosts cannot have ``--latency`` here; ``None`` when they can."""
-    command = [
-        "unshare",
-        *namespace_options(isolation),
-        "tc",
-        "qdisc",
-        "add",
-        "dev",
-        "lo",
-        "root",
-        "netem",
-        "delay",
-        "1ms",
-    ]
+    trial = ("tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
+    command = ["unshare", *namespace_options(isolation), *trial]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stderr if done.returncode else None
 
@@ -81,7 +70,8 @@ def needs(
         return pytest.mark.skip(reason=f"{isolation}: {reason}")
     if netem and no_netem(isolation) is not None:
         return pytest.mark.skip(reason=f"no netem: {no_netem(isolation)}")
-    modules = ["sagemaker_training", "sagemaker_pytorch_container", "pathspec"] + ["torch"] * torch + ["mpi4py"] * mpi
+    modules = ["sagemaker_training", "sagemaker_pytorch_container", "pathspec"] + ["mpi4py"] * mpi
+    modules += ["torch", "lightning", "pytorch_lightning"] * torch
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     commands = ["mpirun", "ssh-keygen"] if mpi else []
     missing += [name for name in commands if shutil.which(name) is None]

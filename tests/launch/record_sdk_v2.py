@@ -6,6 +6,7 @@ kept instead of sent. ``jobs.json`` says what each job is, in the words of the e
 ``lightning-sm tune`` (``tuning``).
 """
 
+import io
 import json
 import os
 import sys
@@ -40,17 +41,12 @@ def record(jobs, folder):
     from sagemaker.instance_group import InstanceGroup
     from sagemaker.pytorch import PyTorch
     from sagemaker.tuner import HyperparameterTuner
-
-    class Nothing:
-        def stream(self, **_):
-            yield b""
-
-        def read(self, *_):
-            return b""
+    from urllib3 import HTTPResponse
 
     boto = boto3.Session(region_name="us-east-1")
     boto.events.register(
-        "before-send.s3", lambda request, **_: AWSResponse(request.url, 200, {"ETag": '"x"'}, Nothing())
+        "before-send.s3",
+        lambda request, **_: AWSResponse(request.url, 200, {"ETag": '"x"'}, HTTPResponse(io.BytesIO())),
     )
     source = Path(folder, "source")
     source.mkdir()
@@ -69,10 +65,8 @@ def record(jobs, folder):
         arguments = dict(job["sdk"])
         if "instance_groups" in arguments:
             arguments["instance_groups"] = [InstanceGroup(*each) for each in arguments["instance_groups"]]
-        for distribution in (
-            arguments.get("distribution", {}),
-            arguments.get("distribution", {}).get("smdistributed", {}),
-        ):
+        asked = arguments.get("distribution", {})
+        for distribution in (asked, asked.get("smdistributed", {})):
             if "instance_groups" in distribution:
                 by_name = {group.instance_group_name: group for group in arguments["instance_groups"]}
                 distribution["instance_groups"] = [by_name[each] for each in distribution["instance_groups"]]

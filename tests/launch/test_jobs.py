@@ -8,6 +8,7 @@ import sys
 import tarfile
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -24,16 +25,15 @@ def job(aws, run):
     return aws
 
 
-def write(session, host, *lines, job="job-1", start=0):
+def write(session, *lines, job="job-1"):
     """Write lines a millisecond apart, as the agent of a host does."""
     logs = session.client("logs")
-    stream = f"{job}/{host}-1700000000"
-    if not logs.describe_log_streams(logGroupName=GROUP, logStreamNamePrefix=stream)["logStreams"]:
-        logs.create_log_stream(logGroupName=GROUP, logStreamName=stream)
-    now = int(time.time() * 1000) - 60_000
-    events = [{"timestamp": now + start + k, "message": line} for k, line in enumerate(lines)]
-    for first in range(0, len(events), 5000):
-        logs.put_log_events(logGroupName=GROUP, logStreamName=stream, logEvents=events[first : first + 5000])
+    stream = {"logGroupName": GROUP, "logStreamName": f"{job}/algo-1-1700000000"}
+    with suppress(logs.exceptions.ResourceAlreadyExistsException):
+        logs.create_log_stream(**stream)
+    now = int(time.time() * 1000)
+    events = [{"timestamp": now + k, "message": line} for k, line in enumerate(lines)]
+    logs.put_log_events(**stream, logEvents=events)
 
 
 def followed(session, name="job-1", kind="TrainingJob", **options):
@@ -43,9 +43,9 @@ def followed(session, name="job-1", kind="TrainingJob", **options):
 
 
 def test_states_lines_and_the_end(job):
-    write(job, "algo-1", "one", "[1,mpirank:3,algo-2]<stdout>:loss 1")
-    write(job, "algo-1", "not ours", job="job-10")
-    late = threading.Timer(0.3, write, (job, "algo-1", "late"), {"start": 50})
+    write(job, "one", "[1,mpirank:3,algo-2]<stdout>:loss 1")
+    write(job, "not ours", job="job-10")
+    late = threading.Timer(0.3, write, (job, "late"))
     late.start()
     status, lines = followed(job, poll_seconds=0.25)
     late.join()
@@ -59,7 +59,7 @@ def test_states_lines_and_the_end(job):
 def test_empty_pages_and_a_network_that_is_away(job, answers):
     from botocore.exceptions import EndpointConnectionError
 
-    write(job, "algo-1", "one", "two")
+    write(job, "one", "two")
     calls = []
 
     def away(request, **_):
@@ -144,7 +144,7 @@ def test_a_line_is_there_at_once_for_a_reader_that_is_no_terminal(job, monkeypat
         def flush(self):
             self.flushed += 1
 
-    write(job, "algo-1", "one", "two")
+    write(job, "one", "two")
     monkeypatch.setattr("sys.stdout", Pipe())
     follow(job, "job-1", poll_seconds=0.01)
     assert sys.stdout.flushed == len(sys.stdout.getvalue().splitlines()) > 2
@@ -178,7 +178,7 @@ def test_an_interrupt_detaches_and_says_how_to_come_back(job, capsys):
 
 
 def test_the_commands(job, run):
-    write(job, "algo-1", "trained")
+    write(job, "trained")
     assert "[algo-1] trained" in run("logs", "job-1").out
     assert [each["name"] for each in json.loads(run("jobs", "--json").out)] == ["job-1"]
     assert "no training jobs and no tuning jobs" in run("jobs", "--contains", "none").err
@@ -190,64 +190,58 @@ def test_the_commands(job, run):
     assert "job-1: Completed" in run("logs", "job-1").out
 
 
-def put_model(session, uri, links=(), **files):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, text in files.items():
-            entry = tarfile.TarInfo(name.replace("__", "/"))
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text.encode()))
-        for name, kind, target in links:
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = kind, target
-            archive.addfile(entry)
-    bucket, _, key = uri.partition("://")[2].partition("/")
-    session.client("s3").put_object(Bucket=bucket, Key=key, Body=buffer.getvalue())
-
-
 @pytest.fixture
-def model_uri(job):
-    return job.client("sagemaker").describe_training_job(TrainingJobName="job-1")["ModelArtifacts"]["S3ModelArtifacts"]
+def put_model(job):
+    """Writes the archive of the job's model, with files by their names, and links."""
+
+    def put(links=(), **files):
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+            for name, text in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(text)
+                archive.addfile(entry, io.BytesIO(text.encode()))
+            for name, kind, target in links:
+                entry = tarfile.TarInfo(name)
+                entry.type, entry.linkname = kind, target
+                archive.addfile(entry)
+        job.client("s3").put_object(Bucket="bucket", Key="job-1/output/model.tar.gz", Body=buffer.getvalue())
+
+    return put
 
 
-def test_artifacts_are_unpacked_and_replace_nothing(job, model_uri, run, project):
-    put_model(job, model_uri, **{"model.pt": "weights", "code__inference.py": "x"})
-    shown = run("artifacts", "job-1", "--json")
-    assert (project / "job-1" / "code" / "inference.py").read_text() == "x"
-    assert sorted(json.loads(shown.out)["files"]) == ["job-1/code/inference.py", "job-1/model.pt"]
-    (project / "job-1" / "model.pt").write_text("mine")
-    assert "is there already" in run("artifacts", "job-1").err
-    assert (project / "job-1" / "model.pt").read_text() == "mine"
-
-
-def test_of_links_those_that_are_files_are_unpacked_and_the_others_named(job, model_uri, run, project):
+def test_artifacts_are_unpacked_with_links_that_are_files_and_replace_nothing(job, put_model, run, project):
     links = [
         ("last.ckpt", tarfile.LNKTYPE, "best.ckpt"),
         ("best", tarfile.SYMTYPE, "best.ckpt"),
         ("outside", tarfile.LNKTYPE, "/etc/hostname"),
         ("password", tarfile.LNKTYPE, "best"),
     ]
-    put_model(job, model_uri, links, **{"best.ckpt": "weights"})
-    shown = run("artifacts", "job-1")
-    assert (shown.status, shown.out) == (0, "2 files in job-1\n")
+    put_model(links, **{"best.ckpt": "weights", "code/inference.py": "x"})
+    shown = run("artifacts", "job-1", "--json")
+    files = {str(path.relative_to(project)): path for path in (project / "job-1").rglob("*") if path.is_file()}
+    assert sorted(json.loads(shown.out)["files"]) == sorted(files)
+    content = {"job-1/best.ckpt": "weights", "job-1/last.ckpt": "weights", "job-1/code/inference.py": "x"}
+    assert {name: path.read_text() for name, path in files.items()} == content
     assert (
         "Not unpacked, since they are symbolic links or no files of the archive: best, outside, password\n" in shown.err
     )
-    assert sorted(path.name for path in (project / "job-1").iterdir()) == ["best.ckpt", "last.ckpt"]
-    assert (project / "job-1" / "last.ckpt").read_text() == "weights"
+    files["job-1/best.ckpt"].write_text("mine")
+    assert "is there already" in run("artifacts", "job-1").err
+    assert files["job-1/best.ckpt"].read_text() == "mine"
 
 
-def test_archives_that_are_none_or_reach_outside(job, model_uri, run, project):
-    put_model(job, model_uri, **{"..__outside": "x"})
+def test_archives_that_are_none_or_reach_outside(job, put_model, run, project):
+    put_model(**{"../outside": "x"})
     assert "lies outside" in run("artifacts", "job-1").err
     assert not (project / "outside").exists()
-    bucket, _, key = model_uri.partition("://")[2].partition("/")
-    put_model(job, model_uri, model=f"{random.Random(1).getrandbits(99_999):x}")
-    half = job.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()[:4000]
+    put_model(model=f"{random.Random(1).getrandbits(99_999):x}")
+    place = {"Bucket": "bucket", "Key": "job-1/output/model.tar.gz"}
+    half = job.client("s3").get_object(**place)["Body"].read()[:4000]
     for content in (b"no archive", half):
-        job.client("s3").put_object(Bucket=bucket, Key=key, Body=content)
+        job.client("s3").put_object(**place, Body=content)
         assert "cannot be unpacked" in run("artifacts", "job-1").err
-    job.client("s3").delete_object(Bucket=bucket, Key=key)
+    job.client("s3").delete_object(**place)
     shown = run("artifacts", "job-1")
     assert (shown.status, "s3:GetObject" in shown.err) == (1, True)
     hint = "HINT: The job wrote nothing there, or the archive was deleted. Its checkpoints are at s3://bucket/job-1/"

@@ -1,11 +1,8 @@
 """What is typed, what stands in launch.yaml, and what the job runs."""
 
-from dataclasses import fields
-
 import pytest
 
 from lightning_sm.errors import LightningSMError
-from lightning_sm.launch import LaunchSettings, TuningSettings
 from lightning_sm.launch._arguments import command_parser, hyperparameters_of
 from lightning_sm.launch._command import _read
 
@@ -147,15 +144,3 @@ def test_a_script_and_its_own_option_of_the_same_name():
     settings = read("--name", "fit", "main.py", "fit", "--config", "c.yaml")[0]
     assert (settings.name, settings.entry_point) == ("fit", "main.py")
     assert settings.hyperparameters == {"config": "c.yaml"}
-
-
-def test_every_setting_stands_in_a_group_and_the_first_three_are_enough(capsys):
-    with pytest.raises(SystemExit):
-        read("--help", command="tune")
-    shown = capsys.readouterr().out
-    for each in (*fields(LaunchSettings), *fields(TuningSettings)):
-        flag = "--env" if each.name == "environment" else f"--{each.name.replace('_', '-').rstrip('s')}"
-        assert f"  {flag}" in shown, each.name
-    first = shown[shown.index("what a first job needs") : shown.index("the program:")]
-    options = [line.split()[0] for line in first.splitlines() if line.startswith("  --")]
-    assert options == ["--image", "--role", "--instance-type"]

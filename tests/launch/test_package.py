@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import tarfile
-from pathlib import Path
 
 import pytest
 
@@ -54,8 +53,14 @@ def test_as_git_itself_sees_it(source):
     assert set(files) - {WHEEL, "requirements.txt"} == set(listed.stdout.split())
 
 
-def test_the_same_files_give_the_same_bytes(source):
-    first = pack(source)[0].path.read_bytes()
+def test_the_same_files_give_the_same_bytes_and_programs_stay_executable(source):
+    (source / "run.sh").write_text("#!/bin/sh\n")
+    (source / "run.sh").chmod(0o700)
+    packed, _ = pack(source)
+    first = packed.path.read_bytes()
+    with tarfile.open(packed.path) as archive:
+        modes = {entry.name: entry.mode for entry in archive.getmembers()}
+    assert (modes["run.sh"], modes["train.py"], len(first)) == (0o755, 0o644, packed.archive_size)
     (source / "train.py").touch()
     assert pack(source)[0].path.read_bytes() == first
     (source / "train.py").write_text("print(2)")
@@ -85,15 +90,14 @@ def test_the_package_rides_along_unless_named(source):
     packed, files = pack(source)
     assert packed.added == (WHEEL, "requirements.txt")
     assert files["requirements.txt"] == f"./{WHEEL}\n".encode()
-    for text in ("lightning-sm", "# ours:\nlightning_sm[s3]\ntorchmetrics", f"lightning-sm=={__version__}"):
+    ours = ("lightning-sm", "# ours:\nlightning_sm[s3]\ntorchmetrics", f"lightning-sm=={__version__}")
+    others = ("# lightning-sm==9.9 once", "lightning-smart==1.0", "lightning-sm-extra==1.0", "my-lightning-sm==1.0")
+    for text in (*ours, *others):
         (source / "requirements.txt").write_text(text)
         assert pack(source)[1]["requirements.txt"].decode() == f"{text}\n./{WHEEL}\n"
     for text in ("lightning-sm==9.9", "./lightning_sm-0.1.0-py3-none-any.whl", "lightning-sm @ git+https://x/y"):
         (source / "requirements.txt").write_text(text)
         assert pack(source)[0].added == ()
-    for text in ("# lightning-sm==9.9 once", "lightning-smart==1.0", "lightning-sm-extra==1.0", "my-lightning-sm==1.0"):
-        (source / "requirements.txt").write_text(text)
-        assert pack(source)[0].added == (WHEEL, "requirements.txt")
 
 
 def test_requirements_with_hashes_and_of_another_encoding(source):
@@ -124,13 +128,3 @@ def test_links_of_the_source(source, tmp_path):
         with pytest.raises(LaunchError, match=f"{name} is a link to a folder that is packed already"):
             pack(source)
         (source / "link").unlink()
-
-
-def test_programs_stay_executable(source):
-    (source / "run.sh").write_text("#!/bin/sh\n")
-    (source / "run.sh").chmod(0o700)
-    packed, _ = pack(source)
-    with tarfile.open(packed.path) as archive:
-        modes = {entry.name: entry.mode for entry in archive.getmembers()}
-    assert (modes["run.sh"], modes["train.py"]) == (0o755, 0o644)
-    assert Path(packed.path).stat().st_size == packed.archive_size

@@ -22,11 +22,11 @@ from lightning_sm.launch import (
     settings_of,
     tuning_settings_of,
 )
+from tests.launch.conftest import ROLE
 
 HERE = Path(__file__).parent
 JOBS = json.loads((HERE / "jobs.json").read_text())
 RECORDED = json.loads((HERE / "recorded.json").read_text())
-ROLE = "arn:aws:iam::123456789012:role/Trainer"
 ACCOUNT = Account("us-east-1", "bucket")
 _LIMITS = "HyperParameterTuningJobConfig.ResourceLimits"
 LR = {"model.lr": {"min": "1e-5", "max": 0.1, "scale": "log"}}
@@ -77,7 +77,7 @@ def test_the_recorded_requests_are_those_of_the_sdk():
 
 
 def test_what_the_sdk_has_no_argument_for():
-    body = request_of(
+    request = request_of(
         forward_sigterm=False,
         environment={"LIGHTNING_SM_AUTO": 0, "OMP_NUM_THREADS": 4},
         max_run=3600,
@@ -90,8 +90,11 @@ def test_what_the_sdk_has_no_argument_for():
             },
             "StoppingCondition.MaxPendingTimeInSeconds": 7200,
             "MlflowConfig.MlflowResourceArn": "arn:aws:sagemaker:us-east-1:123456789012:mlflow-app/app-1",
+            "TrainingJobName": "other",
         },
-    ).as_body()
+    )
+    body = request.as_body()
+    assert request.name == body["TrainingJobName"] == "other"
     assert body["ResourceConfig"] == {
         "InstancePreferences": [{"InstanceType": "ml.p5.48xlarge", "InstanceCount": 1}],
     }
@@ -187,10 +190,6 @@ def test_settings_that_mean_nothing(given, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, None),
-        ({"tuning": {"max_jobs": 2}}, None),
-        ({"tuning": {"max_jobs": 2}, "set": {f"{_LIMITS}.MaxRuntimeInSeconds": 60 * 86_400}}, None),
-        ({"spot": True, "distribution": "torch_distributed", "metrics": ["a"]}, None),
         ({"metrics": [f"m{k}" for k in range(41)]}, "MetricDefinitions has 41 entries"),
         ({"role": "arn:aws:iam::ACCOUNT:role/ROLE"}, "RoleArn is .*, which is not of the form"),
         ({"name": "under_score"}, r"TrainingJobName is 'under_score', which is not of the form"),
@@ -214,11 +213,10 @@ def test_settings_that_mean_nothing(given, message):
 )
 def test_limits_of_the_api(given, message):
     pytest.importorskip("botocore", reason="the extra launch is not installed")
-    if message is None:
-        check_limits(request_of(**given))
-        return
     with pytest.raises(LaunchError, match=message):
         check_limits(request_of(**given))
+    # That of a search is another limit, of the same name.
+    check_limits(request_of(tuning={"max_jobs": 2}, set={f"{_LIMITS}.MaxRuntimeInSeconds": 60 * 86_400}))
 
 
 def test_channels_whose_files_would_be_missing_are_refused(tmp_path):
@@ -236,11 +234,6 @@ def test_channels_whose_files_would_be_missing_are_refused(tmp_path):
     (tmp_path / "data" / os.fsdecode(b"\xff")).write_bytes(b"a")
     with pytest.raises(LaunchError, match="its name UTF-8"):
         request_of(**channel)
-
-
-def test_a_name_that_is_set_is_the_name_of_the_request():
-    request = request_of(set={"TrainingJobName": "other"})
-    assert (request.name, request.as_body()["TrainingJobName"]) == ("other", "other")
 
 
 def test_images_of_china():

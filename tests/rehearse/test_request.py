@@ -119,6 +119,7 @@ def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
         (["--instance-groups", "a=1:ml.m5.large", "--hosts", "2", "plain.py"], "exclude each other"),
         (["--host-names", "algo-1", "--hosts", "2", "plain.py"], "not names of 2 hosts"),
         (["--upload", "plain.py"], "--upload is for --request"),
+        (["--upload", "--output-dir", "out", "plain.py"], "--upload and --output-dir exclude each other"),
         (["--request", "/nowhere.json"], "holds no CreateTrainingJob request"),
         (["--request", "/nowhere.json", "--hosts", "1"], "--request and --hosts exclude each other"),
         (["--request", "/nowhere.json", "plain.py"], r"--request and plain\.py exclude each other"),
@@ -174,22 +175,16 @@ def test_a_choice_of_instances_and_a_job_without_a_network(source: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("body", "told"),
     [
-        ({"HyperParameters": {"a": 1}}, "is not a string"),
-        ({"ResourceConfig": {"InstanceCount": 1}}, "no InstanceType"),
-        ({"InputDataConfig": [{"ChannelName": "a", "InputMode": "Pipe"}]}, "only S3Prefix"),
-        ({"InputDataConfig": [{"ChannelName": "a"}]}, "neither an s3://"),
-        ({"CheckpointConfig": {"LocalPath": "/data"}}, "'/data' cannot be rehearsed"),
+        ({}, "not the body of a CreateTrainingJob request"),
+        ({**BODY, "HyperParameters": {"a": 1}}, "is not a string"),
+        ({**BODY, "ResourceConfig": {"InstanceCount": 1}}, "no InstanceType"),
+        ({**BODY, "InputDataConfig": [{"ChannelName": "a", "InputMode": "Pipe"}]}, "only S3Prefix"),
+        ({**BODY, "InputDataConfig": [{"ChannelName": "a"}]}, "neither an s3://"),
+        ({**BODY, "CheckpointConfig": {"LocalPath": "/data"}}, "'/data' cannot be rehearsed"),
     ],
 )
-def test_what_cannot_be_rehearsed_is_refused(changes: Dict[str, Any], told: str) -> None:
+def test_what_cannot_be_rehearsed_is_refused(body: Dict[str, Any], told: str) -> None:
     with pytest.raises(RehearsalError, match=told):
-        request_from_body({**BODY, **changes})
-
-
-def test_what_is_no_body_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RehearsalError, match="not the body of a CreateTrainingJob request"):
-        request_from_body({})
-    with pytest.raises(RehearsalError, match="exclude each other"):
-        request_from_body(BODY, RehearsalOptions(upload=True, output_dir=str(tmp_path)))
+        request_from_body(body)

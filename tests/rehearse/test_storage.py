@@ -10,7 +10,7 @@ from typing import Any, List
 import pytest
 
 from lightning_sm.errors import LaunchError
-from lightning_sm.rehearse import RehearsalError, RehearsalOptions, RehearsalRequest, request_from_body
+from lightning_sm.rehearse import RehearsalError, RehearsalRequest, request_from_body
 from lightning_sm.rehearse import _storage as storage
 from lightning_sm.rehearse._plan import RehearsalFolder
 from tests.helpers.rehearsal import needs
@@ -32,23 +32,6 @@ def request(**changes: Any) -> RehearsalRequest:
 
 def files(folder: Path) -> List[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-@pytest.mark.full
-def test_inputs_come_and_results_go(s3: S3, tmp_path: Path) -> None:
-    s3.update({"code.tar.gz": b"c", "data/1": b"1", "data/sub/2": b"2", "data/": b"", "checkpoints/last": b"3"})
-    s3.update({"code.tar.gz.old": b"o", "checkpoints-10/last": b"another job's"})
-    folder = RehearsalFolder(tmp_path / "rehearsal")
-    fetched = storage.download_inputs(request_from_body(BODY, RehearsalOptions(upload=True)), folder)
-    assert folder.archive.read_bytes() == b"c"
-    assert files(fetched.channels[0].path) == ["1", "sub/2"]
-    assert files(folder.checkpoints) == ["last"]
-
-    (folder.checkpoints / "last").write_bytes(b"4")
-    (folder.collected / "model.tar.gz").write_bytes(b"m")
-    assert storage.deliver_results(fetched, folder) == "s3://logs/out/job-1/output"
-    assert s3["out/job-1/output/model.tar.gz"] == b"m"
-    assert s3["checkpoints/last"] == b"4"
 
 
 @pytest.mark.full
@@ -95,9 +78,11 @@ def test_nothing_in_s3_needs_no_boto3(monkeypatch: pytest.MonkeyPatch, tmp_path:
         storage.download_inputs(request(), RehearsalFolder(tmp_path))
 
 
-# Continues a checkpoint and writes a model.
+# Reads a channel, continues a checkpoint and writes a model.
 GOES_ON = """
-import os
+import glob, os
+assert sorted(glob.glob("**", root_dir=os.environ["SM_CHANNEL_TRAINING"], recursive=True)) == ["1", "sub", "sub/2"]
+assert os.listdir("/opt/ml/checkpoints") == ["last"]
 with open("/opt/ml/checkpoints/last", "r+") as file:
     assert file.read() == "3"
     file.write("4")
@@ -110,7 +95,8 @@ with open(os.path.join(os.environ["SM_MODEL_DIR"], "model"), "w") as file:
 @needs("netns")
 def test_without_upload_the_bucket_stays_as_it_is(rehearse: Any, s3: S3, source: Path, tmp_path: Path) -> None:
     """With it: ``tests/launch/test_rehearsed.py``."""
-    before = {"data/1": b"1", "checkpoints/last": b"3", "out/job-1/output/model.tar.gz": b"mine"}
+    before = {"data/1": b"1", "data/sub/2": b"2", "data/": b"", "checkpoints/last": b"3"}
+    before.update({"checkpoints-10/last": b"another job's", "out/job-1/output/model.tar.gz": b"mine"})
     s3.update(before)
     source.joinpath("goes_on.py").write_text(GOES_ON)
     body = {**BODY, "HyperParameters": {"sagemaker_program": "goes_on.py"}}

@@ -34,7 +34,7 @@ class RehearsedRanks:
 def fill_source(folder):
     """Make a source directory of the program and everything of ours that it needs in the container."""
     folder.mkdir(parents=True)
-    for path in (_HERE / "train.py", _HERE / "train_hindered.py", _HERE / "cli.py", _TESTS / "helpers" / "tiny.py"):
+    for path in (_HERE / "train.py", _HERE / "cli.py", _TESTS / "helpers" / "tiny.py"):
         shutil.copy(path, folder)
     shutil.copytree(_HERE / "standin_bin", folder / "standin_bin")
     shutil.copytree(_TESTS / "standins" / "smdistributed", folder / "smdistributed")

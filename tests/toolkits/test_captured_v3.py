@@ -1,7 +1,6 @@
 """The body that SDK v3's ``ModelTrainer`` really sent (``capture_v3`` says how it was had), as a rehearsal."""
 
 import importlib.metadata
-import importlib.util
 import io
 import json
 import os
@@ -19,7 +18,6 @@ from tests.helpers.rehearsal import cli_request, needs
 from .capture_v3 import CAPTURED, GENERATED
 
 BODY = json.loads((CAPTURED / "body.json").read_text())
-VERSION = (CAPTURED / "version.txt").read_text().strip()
 
 # The entry script of the captured job. Everything that the body says must have reached it.
 TRAIN = """
@@ -64,16 +62,12 @@ def test_a_captured_body_becomes_a_request():
     assert (made.output_uri, made.checkpoint_uri) == ("s3://results/out", "s3://results/checkpoints")
 
 
-def _installed():
-    try:
-        return importlib.metadata.version("sagemaker-train")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 @pytest.mark.full
-@pytest.mark.skipif(_installed() != VERSION, reason=f"sagemaker-train is {_installed()}, captured was {VERSION}")
+@needs(v3=True)
 def test_our_drivers_are_those_that_were_captured(tmp_path):
+    installed, captured = importlib.metadata.version("sagemaker-train"), (CAPTURED / "version.txt").read_text().strip()
+    if installed != captured:
+        pytest.skip(f"sagemaker-train is {installed}, captured was {captured}")
     (tmp_path / "train.py").write_text("")
     options = ["--sdk", "v3", "--hosts", 2, "--processes", 1, "--distribution", "torch_distributed", "train.py"]
     ours = dict(cli_request(tmp_path, *options).scripts)
@@ -98,7 +92,6 @@ def stage_inputs(client):
 
 
 @pytest.mark.full
-@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
 @needs("netns", torch=True, v3=True)
 def test_a_captured_body_runs_from_bucket_to_bucket(s3):
     stage_inputs(s3.client)

@@ -3,7 +3,6 @@
 The program prints a ``ValueError`` first: from such a line on the toolkit takes the log for its failure reason.
 """
 
-import importlib.util
 import shutil
 from pathlib import Path
 
@@ -13,10 +12,7 @@ from tests.helpers.rehearsal import needs
 
 from .running import fill_source, rehearse
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(importlib.util.find_spec("pytorch_lightning") is None, reason="no pytorch_lightning"),
-]
+pytestmark = pytest.mark.full
 
 _PROGRAM = Path(__file__).parents[1] / "processes" / "fail.py"
 _TORCHRUN, _MPI = ("--distribution", "torch_distributed"), ("--distribution", "mpi")
@@ -35,21 +31,14 @@ def rehearsed(tmp_path, how, *options, abort_after="60s", timeout=240):
     )
 
 
-def reasons(done):
-    return {host["host"]: host["failure"] for host in done.summary["hosts"]}
-
-
-def codes(done):
-    return {host["host"]: host["exit_code"] for host in done.summary["hosts"]}
-
-
 @needs("netns", torch=True)
 def test_a_rank_that_gloo_aborts(tmp_path):
     # The toolkit calls the end of that host a success; its failure file tells otherwise.
     done = rehearsed(tmp_path, "crash", *_TORCHRUN)
-    assert codes(done)["algo-1"] == 1, done.log[-6000:]
+    first, second = done.summary["hosts"]
+    assert first["exit_code"] == 1, done.log[-6000:]
     assert done.summary["failure_reason"].startswith(_KILLED)
-    assert reasons(done)["algo-2"].startswith(_KILLED)
+    assert second["failure"].startswith(_KILLED)
 
 
 @needs("netns", torch=True, mpi=True)
@@ -57,9 +46,10 @@ def test_a_rank_on_a_worker_host_of_mpirun(tmp_path):
     # Without the entry point the toolkit knows of nothing there, waits for minutes and calls it a success.
     done = rehearsed(tmp_path, "raise", *_MPI)
     # A toolkit that still waits for the other host when nothing runs any more is ended by the entry point.
-    assert codes(done)["algo-1"] in (1, 137), done.log[-6000:]
-    assert codes(done)["algo-2"] == 137, done.log[-6000:]
+    first, second = done.summary["hosts"]
+    assert first["exit_code"] in (1, 137), done.log[-6000:]
+    assert second["exit_code"] == 137, done.log[-6000:]
     line = 1 + _PROGRAM.read_text().splitlines().index('        {}["layers"]')
-    for reason in (done.summary["failure_reason"], *reasons(done).values()):
+    for reason in (done.summary["failure_reason"], first["failure"], second["failure"]):
         assert reason.startswith("KeyError: 'layers' (rank 1 on algo-2; at ")
         assert reason.endswith(f"fail.py:{line} in fail; then RuntimeError: no layers, said the owner of ***)")

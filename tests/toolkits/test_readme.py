@@ -1,6 +1,5 @@
 """The commands and the program of the page on rehearsals, as they stand."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -28,7 +27,6 @@ def _commands():
     }
 
 
-@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
 @pytest.mark.parametrize("name", ["first", "request", "python"])
 @needs("loopback", torch=True)
 def test_it_runs_as_it_stands(name, tmp_path):

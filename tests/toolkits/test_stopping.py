@@ -1,6 +1,5 @@
 """A job that is stopped: with the entry point that ``launch`` sends its training ends in time."""
 
-import functools
 import json
 import shutil
 import tarfile
@@ -21,25 +20,6 @@ _MPI = ("--hosts", 2, "--processes", 1, "--distribution", "mpi")
 _DLC = ("--image", "pytorch-2.8-cpu", "--env", f"PATH={Path(__file__).parent / 'standin_bin'}")
 
 
-@pytest.fixture
-def source(tmp_path):
-    folder = tmp_path / "source"
-    folder.mkdir()
-    shutil.copy(_PROGRAM, folder)
-    return folder
-
-
-@pytest.fixture
-def run(tmp_path, source):
-    """Return a function that rehearses a job."""
-    return functools.partial(rehearse, source, tmp_path / "out", "--checkpoint-dir", tmp_path / "checkpoints")
-
-
-def saves(folder):
-    """The saves that a restart of the job would find. They are due every ten minutes, and when it is stopped."""
-    return list((folder / "checkpoints").glob("*/fit-0/step-*.ckpt"))
-
-
 @pytest.mark.parametrize(
     "launch",
     [
@@ -47,14 +27,19 @@ def saves(folder):
         pytest.param(_MPI, id="toolkit-mpi", marks=needs("netns", torch=True, mpi=True)),
     ],
 )
-def test_with_the_entry_point_a_stopped_job_saves_and_exports(run, tmp_path, launch):
-    done = run(*launch, "--stop-at", "at step 20", _PROGRAM.name, "--workers", "1")
+def test_with_the_entry_point_a_stopped_job_saves_and_exports(tmp_path, launch):
+    source = tmp_path / "source"
+    source.mkdir()
+    shutil.copy(_PROGRAM, source)
+    options = (*launch, "--checkpoint-dir", tmp_path / "checkpoints", "--stop-at", "at step 20")
+    done = rehearse(source, tmp_path / "out", *options, _PROGRAM.name, "--workers", "1")
     assert done.exit_code == 143, done.log[-8000:]
     assert done.summary["status"] == "Stopped"
     assert {host["exit_code"] for host in done.summary["hosts"]} == {143}
     assert "forwarding SIGTERM to" in done.log
     assert done.log.count("SIGTERM received: stopping after step") == 1
-    (saved,) = saves(tmp_path)
+    # What a restart would find. Saves are due every ten minutes, and when the job is stopped.
+    (saved,) = (tmp_path / "checkpoints").glob("*/fit-0/step-*.ckpt")
     with tarfile.open(tmp_path / "out" / "model.tar.gz") as archive:
         assert "model.pt" in archive.getnames()
         steps = json.load(archive.extractfile("model.json"))["global_step"]

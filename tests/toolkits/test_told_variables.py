@@ -1,6 +1,5 @@
 """What the toolkit changes in arguments on their way to a program. Variables: ``test_recorded.py``."""
 
-import importlib.util
 import json
 
 import pytest
@@ -10,10 +9,7 @@ from tests.helpers.rehearsal import cli_request, needs
 
 from .running import rehearse
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
-]
+pytestmark = pytest.mark.full
 
 
 _PARSED = ("--model.label", "null", "--model.mapping", '{"a": {"b": true}}')

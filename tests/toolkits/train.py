@@ -9,22 +9,10 @@ import json
 import os
 import socket
 import sys
-import tempfile
 
 # Before anything is imported: some libraries set variables.
 VARIABLES = dict(os.environ)
 CONFIG = os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "input", "config")
-WROTE = set()
-
-
-def note_writes(event, arguments):
-    """Note each file or folder that this process makes below the model directory."""
-    if event in ("open", "os.mkdir", "os.rename"):
-        path = arguments[1] if event == "os.rename" else arguments[0]
-        # The second argument of "open" is its mode, absent where os.open was called.
-        is_reading = event == "open" and "r" in (arguments[1] or "") and "+" not in arguments[1]
-        if not is_reading and str(path).startswith(VARIABLES.get("SM_MODEL_DIR", "/opt/ml/model")):
-            WROTE.add(os.path.basename(str(path)))
 
 
 def read_config_files():
@@ -39,19 +27,15 @@ def arguments_of(way, options):
     """The trainer's arguments for one way to say "this runs on SageMaker"."""
     import lightning_sm
 
-    backend = {"process_group_backend": options.backend} if options.backend else {}
+    given = {"accelerator": "cpu", "max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False}
     # Where no launcher starts the processes of a host, somebody has to say how many there are.
     devices = {"devices": options.devices} if options.devices else {}
-    if way == "settings" and backend:
-        return lightning_sm.trainer_settings(**common(), strategy=lightning_sm.SMDDPStrategy(**backend))
+    backend = {"process_group_backend": options.backend} if options.backend else {}
+    if way == "strategy" or backend:
+        given["strategy"] = lightning_sm.SMDDPStrategy(**backend)
     if way == "settings":
-        return lightning_sm.trainer_settings(**common(), **devices, logger=False)
-    strategy = lightning_sm.SMDDPStrategy(**backend)
-    return {**common(), **devices, "strategy": strategy, "logger": False, "enable_checkpointing": False}
-
-
-def common():
-    return {"accelerator": "cpu", "max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False}
+        return lightning_sm.trainer_settings(**given, **devices, logger=False)
+    return {**given, **devices, "logger": False, "enable_checkpointing": False}
 
 
 def train(pl, way, options):
@@ -89,7 +73,6 @@ def main():
     parser.add_argument("--devices", type=int)
     parser.add_argument("--note", help="a hyperparameter that only has to arrive")
     options = parser.parse_args()
-    sys.addaudithook(note_writes)
 
     import lightning.pytorch as pl
     from lightning.pytorch.utilities import rank_zero_only
@@ -106,15 +89,13 @@ def main():
         "current_host": job.current_host,
         "note": options.note,
         "ways": {way: train(pl, way, options) for way in options.ways.split(",")},
-        "wrote_model": sorted(WROTE),
     }
     standin = sys.modules.get("smdistributed.dataparallel.torch.torch_smddp")
     seen["collectives"] = len(standin.calls) if standin else 0
     local_rank = seen["ways"]["settings"]["trainer"][2]
     folder = VARIABLES.get("SM_OUTPUT_DATA_DIR", "/opt/ml/output/data")
-    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:
+    with open(os.path.join(folder, f"{seen['hostname']}-{local_rank}.json"), "w", encoding="utf-8") as file:
         json.dump(seen, file)
-    os.rename(file.name, os.path.join(folder, f"{seen['hostname']}-{local_rank}.json"))
 
 
 if __name__ == "__main__":

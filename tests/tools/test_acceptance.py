@@ -2,17 +2,18 @@
 
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from tests.helpers.rehearsal import needs
+from tests.launch.conftest import ROLE, refusal
 from tools.acceptance.__main__ import main
 from tools.acceptance.checks import problems_of
 from tools.acceptance.jobs import STOP_AT, Expected
 from tools.acceptance.project.regression import loss_of, trained
 from tools.acceptance.seen import Seen, SeenTraining
 
-ROLE = "arn:aws:iam::123456789012:role/Trainer"
 WORDS = ("--role", ROLE, "--bucket", "bucket", "--region", "us-east-1")
 EXPECTED = Expected(hosts=2, processes=1)
 
@@ -65,10 +66,6 @@ SEEN = SeenTraining(
 )
 
 
-def test_nothing_is_wrong_with_a_right_job():
-    assert set(problems_of(EXPECTED, Seen((SEEN,))).values()) == {None}
-
-
 @pytest.mark.parametrize(
     ("aspect", "changes"),
     [
@@ -93,7 +90,8 @@ def test_what_is_wrong_is_found(aspect, changes):
     assert problems_of(EXPECTED, Seen((replace(SEEN, **changes),)))[aspect]
 
 
-def test_a_job_that_must_fail_says_why():
+def test_nothing_is_wrong_with_a_right_job_and_one_that_must_fail_says_why():
+    assert set(problems_of(EXPECTED, Seen((SEEN,))).values()) == {None}
     failing = replace(EXPECTED, status="Failed", failure="on purpose")
     seen = replace(SEEN, status="Failed", failure_reason="RuntimeError: on purpose", model=None)
     assert set(problems_of(failing, Seen((seen,))).values()) == {None}
@@ -117,21 +115,15 @@ def test_the_best_of_a_search_has_the_lowest_loss():
 
 @pytest.mark.full
 def test_a_call_that_fails_loses_no_results_of_other_jobs(aws, capsys, monkeypatch):
-    from botocore.client import BaseClient
-    from botocore.exceptions import ClientError
-
-    throttled = ClientError({"Error": {"Code": "ThrottlingException", "Message": "Rate exceeded"}}, "x")
+    throttled = refusal("ThrottlingException", "Rate exceeded")
 
     def run(job, *_):
         if job.title == "torchrun":
             raise throttled
         return Seen((replace(SEEN, name=job.request.name),))
 
-    def call(client, operation, arguments):
-        raise throttled
-
     monkeypatch.setattr("tools.acceptance.__main__.run_job", run)
-    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+    monkeypatch.setattr("botocore.client.BaseClient._make_api_call", Mock(side_effect=throttled))
     assert main([*WORDS, "--jobs", "none", "torchrun"]) == 1
     shown = capsys.readouterr()
     rows = {line.split(" | ")[0].strip("| "): line for line in shown.out.splitlines()}

@@ -90,9 +90,7 @@ def test_a_seed_always_draws_the_same_fault():
     assert {fault.damage for fault in faults} == set(DAMAGES)
     assert {moment.where for fault in faults for moment in fault.moments} == set(WHERES)
     assert {fault.setup for fault in faults} == set(NAMES)
-    worlds = [(fault.hosts, fault.processes) for fault in faults]
-    assert set(worlds) == {(1, 1), (1, 2), (2, 1)}
-    assert 80 <= 300 - worlds.count((1, 1)) <= 120
+    assert {(fault.hosts, fault.processes) for fault in faults} == {(1, 1), (1, 2), (2, 1)}
 
 
 _OF_SAVES = [("", kind) for kind in DAMAGES] + [
@@ -144,23 +142,6 @@ def test_a_record_says_what_is_there_in_part(checkpoints):
 
 
 EXPECTED = Reference([{"steps": 20}, {"steps": 30}, {"steps": 8}], [0, 20, 0], [], frozenset(), {}, {})
-
-
-def test_a_job_goes_on_with_the_first_fit_that_has_not_ended(checkpoints):
-    job = SimpleNamespace(names=["algo-1"], parts=("",), checkpoints=lambda name: checkpoints)
-    assert _positions(job, EXPECTED) == {(1, 20)}
-    _save(checkpoints / PROGRAM / "fit-1", 20, 2, name="step-20-2")
-    _save(checkpoints / PROGRAM / "fit-1", 29, 3)
-    assert _positions(job, EXPECTED) == {(1, 29)}
-    assert _positions(job, EXPECTED, reopened=(PROGRAM, 0)) == {(0, 20)}
-    _end(checkpoints / PROGRAM / "fit-1")
-    assert _positions(job, EXPECTED) == {(2, 0)}
-    _save(checkpoints / PROGRAM / "fit-2", 8, 0)
-    _end(checkpoints / PROGRAM / "fit-2")
-    assert _positions(job, EXPECTED) == {EXPECTED.end} == {(3, 0)}
-    _save(checkpoints / "train-ffffff" / "fit-0", 8, 0)
-    with pytest.raises(AssertionError, match="there are the series of"):
-        _positions(job, EXPECTED)
 
 
 @pytest.mark.parametrize("kind", ["missing", "bit-flipped", "record missing", "half-synced"])

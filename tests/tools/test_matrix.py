@@ -19,30 +19,20 @@ def test_names_are_different_and_each_level_has_a_row():
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
-def test_what_a_row_runs_exists_and_is_run_once(row):
+def test_a_row_runs_what_exists_once_is_pinned_and_documented(row):
     paths = paths_of(row)
     assert all((ROOT / path).exists() for path in paths), paths
     assert not [path for path in paths if any(path.startswith(f"{other}/") for other in paths)]
     # With the newest Lightning the README's test command runs them.
     assert ("tests/resume" in paths) == (row.level is SupportLevel.FULL and row != ROWS[-1])
-
-
-@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
-def test_each_row_is_pinned(row):
     pins = (ROOT / "tools" / "matrix" / "requirements" / f"{row.name}.txt").read_text(encoding="utf-8").splitlines()
     assert f"torch=={row.torch}" in pins
     assert f"pytorch-lightning=={row.lightning}" in pins
     assert (f"lightning=={row.lightning}" in pins) == row.both
     assert all("==" in pin and "@" not in pin for pin in pins), "every line is a pin from an index"
-
-
-@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
-def test_documentation_tells_each_row(row):
-    documents = "\n".join(
-        path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    table = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8").splitlines()
+    (line,) = (
+        line for line in table if line.startswith(f"| {row.python} | {row.torch} |") and f"| {row.lightning} |" in line
     )
-    line = next((line for line in documents.splitlines() if line.startswith(f"| {row.python} | {row.torch} |")
-                 and f"| {row.lightning} |" in line), None)  # fmt: skip
-    assert line is not None
     assert f"`{row.line}`" in line
     assert row.images in line
