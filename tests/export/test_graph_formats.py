@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from lightning_sm._export.inference import load_model
+from lightning_sm.errors import ExportError
 from tests.export.formats import SAMPLES, export, prediction
 from tests.projects.nets import Net, Tied
 
@@ -50,9 +51,23 @@ def test_model_that_cannot_be_scripted_is_traced(tmp_path):
     assert torch.allclose(torch.jit.load(path)(SAMPLES), prediction(model), atol=1e-6)
 
 
+class Wavering(Net):
+    def forward(self, samples):
+        hidden = self.encoder(samples)
+        return self.head(hidden) if hidden.sum() > 1 else -self.head(hidden)
+
+
 def test_exported_program_of_one_sample_has_a_dynamic_batch(tmp_path):
     model = Net()
     _, about = export(tmp_path, "exported_program", model, SAMPLES[:1])
     if not about["comparison"]["any_batch_size"]:
         pytest.skip(f"torch {torch.__version__} has no dynamic_shapes")
     assert load_model(str(tmp_path))(SAMPLES).shape == (3, 2)
+
+
+def test_model_that_torch_export_rejects(tmp_path):
+    with pytest.raises(
+        ExportError, match=r"as exported_program \(.*HINT: The checkpoints are kept. Export a submodule with"
+    ):
+        export(tmp_path, "exported_program", Wavering())
+    assert list(tmp_path.iterdir()) == []
