@@ -20,38 +20,6 @@ from tests.projects.container import Container
 from tests.projects.nets import loader
 
 PL = Namespace("pytorch_lightning")
-PROJECT = """
-import torch
-from pytorch_lightning import LightningModule
-
-class Served(LightningModule):
-    def __init__(self, width):
-        super().__init__()
-        self.save_hyperparameters()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Dropout(), torch.nn.Linear(width, 2))
-
-    def forward(self, samples):
-        return self.layers(samples)
-
-    def training_step(self, batch, batch_index):
-        return self(batch[0]).pow(2).mean()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-"""
-
-
-@pytest.fixture
-def served(tmp_path, monkeypatch):
-    """The class of a model that lives in a folder of its own."""
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "served_model.py").write_text(PROJECT)
-    monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.syspath_prepend(str(tmp_path / "project"))
-    from served_model import Served
-
-    yield Served
-    del sys.modules["served_model"]
 
 
 def archive(directory, model, **options):

@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,31 +9,8 @@ from lightning_sm.errors import ExportError
 from tests.projects.nets import Net
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """A project in a folder of its own, whose modules have been imported."""
-    folder = tmp_path / "project"
-    (folder / "served_parts").mkdir(parents=True)
-    (folder / "served_parts" / "__init__.py").write_text("")
-    (folder / "served_parts" / "blocks.py").write_text("import torch\nBlock = torch.nn.ReLU\n")
-    (folder / "served_net.py").write_text(
-        "import torch\nfrom served_parts.blocks import Block\nfrom tests.projects.nets import Net\n"
-        "class Served(Net):\n    def __init__(self, width=5):\n"
-        "        super().__init__(width)\n        self.block = Block()\n"
-    )
-    (folder / "never_imported.py").write_text("raise RuntimeError\n")
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(folder))
-    from served_net import Served
-
-    yield folder, Served
-    for name in [name for name in sys.modules if name.startswith("served_")]:
-        del sys.modules[name]
-
-
-def test_project_code_and_its_requirements(project, tmp_path):
-    folder, served = project
-    (folder / "requirements.txt").write_text(
+def test_project_code_and_its_requirements(served, tmp_path):
+    Path("requirements.txt").write_text(
         "# comment\n\ntimm==1.0\ntorch==2.0\npytorch_lightning>=1\nlightning-sm\ngit+https://example.com/x\n"
     )
     serving = Serving.collect(served, ExportFormat.STATE_DICT, "pytorch-lightning")
@@ -47,22 +25,17 @@ def test_project_code_and_its_requirements(project, tmp_path):
     assert len(names) == len(set(names))
     serving.write(str(tmp_path / "archive"))
     code = tmp_path / "archive" / "code"
-    assert (code / "served_parts" / "blocks.py").read_text() == (folder / "served_parts" / "blocks.py").read_text()
+    assert (code / "served_parts" / "blocks.py").read_text() == Path("served_parts/blocks.py").read_text()
     assert "def model_fn(model_dir" in (code / "inference.py").read_text()
     assert "timm==1.0\n" in (code / "requirements.txt").read_text()
 
 
-def test_requirements_in_files_of_their_own_with_hashes(project):
-    folder, served = project
-    (folder / "more").mkdir()
-    (folder / "requirements.txt").write_text(
-        "-r more/base.txt\n--requirement=requirements.txt\n-c more/pins.txt\n-e .\n"
-    )
+def test_requirements_in_files_of_their_own_with_hashes(served):
+    Path("more").mkdir()
+    Path("requirements.txt").write_text("-r more/base.txt\n--requirement=requirements.txt\n-c more/pins.txt\n-e .\n")
     hashes = "--hash=sha256:12 \\\n    --hash=sha256:34"
-    (folder / "more" / "base.txt").write_text(
-        f"-r ./other.txt\ntorch==2.0 \\\n    {hashes}\ntimm==1.0 {hashes}  # why\n"
-    )
-    (folder / "more" / "other.txt").write_text("einops @ https://example.com/einops.whl#sha256=1\n")
+    Path("more/base.txt").write_text(f"-r ./other.txt\ntorch==2.0 \\\n    {hashes}\ntimm==1.0 {hashes}  # why\n")
+    Path("more/other.txt").write_text("einops @ https://example.com/einops.whl#sha256=1\n")
     found = Serving.collect(served, ExportFormat.STATE_DICT, "pytorch-lightning").requirements
     assert found[-2:] == ("einops @ https://example.com/einops.whl#sha256=1", "timm==1.0")
     assert all("==" in line for line in found[:-2])
@@ -83,9 +56,8 @@ def test_a_class_of_the_script_itself(monkeypatch):
     Serving.collect(Net, ExportFormat.TORCHSCRIPT, "pytorch-lightning")
 
 
-def test_a_project_with_a_module_of_that_name(project, monkeypatch):
-    folder, served = project
-    (folder / "inference.py").write_text("")
-    monkeypatch.setitem(sys.modules, "inference", SimpleNamespace(__file__=str(folder / "inference.py")))
+def test_a_project_with_a_module_of_that_name(served, monkeypatch):
+    Path("inference.py").write_text("")
+    monkeypatch.setitem(sys.modules, "inference", SimpleNamespace(__file__=str(Path("inference.py").resolve())))
     with pytest.raises(ExportError, match=r"the project has a module inference at .*inference.py. HINT: Rename"):
         Serving.collect(served, ExportFormat.STATE_DICT, "pytorch-lightning")

@@ -70,16 +70,6 @@ def test_the_first_of_chained_errors(error, cause, last_error):
     assert (told(error).cause, told(error).last_error) == (cause, last_error)
 
 
-def test_an_error_raised_from_none_is_the_cause():
-    def hidden():
-        try:
-            {}["x"]
-        except KeyError:
-            raise ValueError("explained") from None
-
-    assert told(caught(hidden)).cause == "ValueError: explained"
-
-
 def test_a_long_cause_keeps_its_end_and_the_innermost_frame(tmp_path):
     path = str(tmp_path / "unsafe.ckpt")
     torch.save({"value": argparse.Namespace()}, path)
@@ -114,11 +104,9 @@ _WORKER = (
     ],
 )
 def test_what_a_quoted_traceback_ends_with(message, cause):
-    assert told(raising(ValueError(message))).cause == (cause or f"ValueError: {' '.join(message.split())}")
-
-
-def test_the_lines_of_a_data_loaders_worker_are_the_users():
-    assert told(raising(ValueError(_WORKER))).frames[-1] == "code/my_data.py:12 in __getitem__"
+    reason = told(raising(ValueError(message)))
+    assert reason.cause == (cause or f"ValueError: {' '.join(message.split())}")
+    assert message != _WORKER or reason.frames[-1] == "code/my_data.py:12 in __getitem__"
 
 
 class Group(Exception):
@@ -204,13 +192,10 @@ def test_only_lines_of_the_user(tmp_path, monkeypatch):
         run_as("<eval_with_key>.5", "1 / 0"),
     ):
         assert all("test_reason.py" in frame for frame in told(error).frames)
-
-
-def test_a_project_that_is_installed_shows_its_innermost_line(tmp_path):
-    path = tmp_path / "site-packages" / "project" / "train.py"
-    error = run_as(path, "def step():\n    1 / 0\nstep()")
+    # Of a project that is installed the innermost line, as there are no others.
+    error = run_as(tmp_path.parent / "site-packages" / "project" / "train.py", "def step():\n    1 / 0\nstep()")
     trace = error.__traceback__
-    while trace.tb_frame.f_code.co_filename != str(path):
+    while trace.tb_next is not None:
         trace = trace.tb_next
     assert told(error.with_traceback(trace)).frames == ("project/train.py:2 in step",)
 

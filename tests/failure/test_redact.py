@@ -148,10 +148,6 @@ ORDINARY = [
 ]
 
 
-def test_each_pattern_has_its_own_shapes():
-    assert {name for name, _, _ in SHAPES} == set(PATTERNS)
-
-
 @pytest.mark.parametrize(
     ("name", "text", "secret"), SHAPES, ids=[f"{index}-{row[0]}" for index, row in enumerate(SHAPES)]
 )

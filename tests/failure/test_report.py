@@ -96,6 +96,7 @@ def test_broken_files_of_the_job(opt_ml, in_environ, tmp_path):
         ("theirs()", "KeyError: 'layers' (on algo-1; at <string>:23 in <module> > <string>:18 in theirs)"),
         ("class Silent(RuntimeError):\n    def __str__(self): raise ValueError\nraise Silent",
          "Silent: (its __str__ raised ValueError) (on algo-1; at "),
+        ("try: theirs()\nexcept KeyError: raise ValueError('explained') from None", "ValueError: explained (on algo-1"),
         # The working directory is gone.
         ("with tempfile.TemporaryDirectory() as gone: os.chdir(gone); exec(compile('theirs()', '/a/b/c.py', 'exec'))",
          "KeyError: 'layers' (on algo-1; at <string>:23 in <module> > b/c.py:1 in <module> > <string>:18 in theirs)"),

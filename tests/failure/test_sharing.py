@@ -77,21 +77,12 @@ def test_ends_that_are_no_failure(cluster):
 
 
 @pytest.mark.parametrize("joined", [True, False])
-def test_a_rank_that_is_blocked_exits(cluster, joined):
-    ranks = cluster.start(exit_timeout=0.1, joined=joined)
-    ranks[1].monitor.publish(REASON)
-    until(lambda: ranks[0].exits == ranks[2].exits == [1])
-    assert ranks[1].exits == []
-
-
-def test_a_rank_that_is_not_training_does_not_exit(cluster):
-    first, second, third = cluster.start(exit_timeout=0.1)
+def test_a_rank_that_is_blocked_exits_while_it_trains(cluster, joined):
+    first, second, third = cluster.start(exit_timeout=0.1, joined=joined)
     first.monitor.set_training(False)
     second.monitor.publish(REASON)
     until(lambda: third.exits == [1])
-    assert first.reason == REASON
-    assert first.exits == []
-    # It exits once it trains again.
+    assert (first.reason, first.exits, second.exits) == (REASON, [], [])
     first.monitor.set_training(True)
     until(lambda: first.exits == [1])
 

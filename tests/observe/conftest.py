@@ -1,3 +1,4 @@
+import contextlib
 import os
 import sys
 
@@ -27,18 +28,12 @@ def mlflow_server(tmp_path_factory):
 @pytest.fixture
 def proxy(mlflow_server):
     """The server behind a proxy of this test's own, which can take it away."""
-    found = FailingProxy(int(mlflow_server.rpartition(":")[2]))
-    yield found
-    found.close()
+    with contextlib.closing(FailingProxy(int(mlflow_server.rpartition(":")[2]))) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
-def fresh_loggers():
-    """Count the loggers of each test from the first, as each start of a job does."""
+def own_process(monkeypatch):
+    """Loggers are counted from the first, as in each start of a job, and no report is left to be written at the end."""
     names._given.clear()
-
-
-@pytest.fixture(autouse=True)
-def no_report_writers(monkeypatch):
-    """What a test leaves is not written when pytest ends."""
     monkeypatch.setattr(report_writer, "_writers", {"": None})

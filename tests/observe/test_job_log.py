@@ -1,16 +1,13 @@
 """The logs of whole programs in a container: nothing of a terminal in them, and each line once."""
 
 import math
-import os
-import subprocess
 import sys
 
 import pytest
 
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.environ import mpirun
-from tests.helpers.processes import ROOT
-from tests.observe.form import FORBIDDEN, progress_lines
+from tests.observe.form import progress_lines
 from tests.projects.container import log_lines
 
 PL = installed_namespaces()[-1].module()
@@ -32,28 +29,6 @@ def shown(trainer):
     bars = [each for each in trainer.callbacks if isinstance(each, PL.callbacks.ProgressBar) and each.is_enabled]
     monitors = [each.progress.every for each in trainer.callbacks if type(each).__name__ == "TrainingMonitor"]
     return [type(bar).__name__ for bar in bars], monitors
-
-
-@pytest.mark.full
-def test_a_fit(container):
-    container.opt_ml.write("hyperparameters.json", {})
-    words = ("fit", *SHOWN, "--trainer.max_epochs=2")
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    # As it was written, carriage returns included.
-    log = subprocess.check_output([sys.executable, "train.py", *words], env=environ, stderr=subprocess.STDOUT).decode()
-    assert FORBIDDEN.search(log) is None, repr(log)
-    found = progress_lines(log.splitlines())
-    assert [stage for stage, _, _ in found] == [
-        "sanity check end", "validation end", "train end", "validation end", "train end", "fit end"
-    ]  # fmt: skip
-    assert found[-1][1]["samples"] == "16"
-    assert "val_loss=" in found[1][2]
-    assert "litlogger" not in log
-    assert "litmodels" not in log
-    # Lightning's other lines are there.
-    assert "GPU available" in log
-    assert "| Name" in log
-    assert "Trainable params" in log
 
 
 @pytest.mark.skipif(PL.__version__ < "2.6", reason="its summary has no boxes")
@@ -87,20 +62,15 @@ def test_beside_what_the_user_says(container, words, every):
 
 
 @pytest.mark.usefixtures("one_namespace")
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_in_a_terminal_the_normal_bar_stays(container, stream, monkeypatch):
+@pytest.mark.parametrize(
+    ("stream", "launcher"),
+    [("stdout", {}), ("stderr", {}), ("stdout", mpirun(0, 1, 0, 1, MASTER_ADDR="127.0.0.1"))],
+    ids=["stdout", "stderr", "mpirun's pseudo-terminal"],
+)
+def test_in_a_terminal_the_normal_bar_stays(container, in_environ, stream, launcher, monkeypatch):
     monkeypatch.setattr(getattr(sys, stream), "isatty", lambda: True, raising=False)
+    in_environ(launcher)
     trainer, lines = here(container, "fit", *SHOWN)
-    assert len(shown(trainer)[0]) == 1
-    assert shown(trainer)[1] == [math.inf]
-    assert progress_lines(lines) == []
-
-
-@pytest.mark.usefixtures("one_namespace")
-def test_mpiruns_pseudo_terminal_is_none(container, monkeypatch):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    for name, value in mpirun(0, 1, 0, 1, MASTER_ADDR="127.0.0.1").items():
-        monkeypatch.setenv(name, value)
-    trainer, lines = here(container, "fit", *SHOWN)
-    assert shown(trainer) == ([], [30])
-    assert progress_lines(lines)
+    bars, every = shown(trainer)
+    assert (len(bars), every) == ((0, [30]) if launcher else (1, [math.inf]))
+    assert bool(progress_lines(lines)) is bool(launcher)

@@ -2,9 +2,9 @@
 
 import math
 import re
-import struct
 
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -39,11 +39,8 @@ def found(name, line):
 def reads_back(value, text):
     """Whether a text is the number: of double precision, or of single precision where it is of that."""
     value, read = float(value), float(text)
-    try:
-        is_single = struct.unpack("f", struct.pack("f", value))[0] == value
-    except OverflowError:
-        is_single = False
-    return read == value or (is_single and struct.unpack("f", struct.pack("f", read))[0] == value)
+    single, single_read = torch.tensor([value, read]).tolist()
+    return read == value or single_read == single == value
 
 
 @settings(max_examples=50)

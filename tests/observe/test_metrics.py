@@ -37,12 +37,12 @@ class Model(type(tiny_model(PL))):
         return loss
 
 
-def fit(*callbacks, model=None, validate=True, **arguments):
+def fit(*callbacks, model=None, **arguments):
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
     given = {"accelerator": "cpu", "max_epochs": 1, "log_every_n_steps": 2, "logger": False, **quiet, **arguments}
     trainer = PL.Trainer(callbacks=list(callbacks), **given)
     with log_lines() as lines:
-        trainer.fit(model or Model(), loader(), loader() if validate else None)
+        trainer.fit(model or Model(), loader(), loader())
     return trainer, lines
 
 
@@ -77,19 +77,24 @@ def test_the_same_lines_with_loggers_and_without(namespace, tmp_path, monkeypatc
     assert len(found[0]) == 4  # an epoch's metrics, and those of its validation
 
 
-def test_each_hand_over_is_a_line_with_its_own_step_and_epoch():
+def test_each_hand_over_but_of_the_sanity_check_is_a_line_with_its_own_step_and_epoch():
     class Direct(type(tiny_model(PL))):
         def training_step(self, batch, batch_index):
             for logger in self.loggers:
                 logger.log_metrics({"own": float(batch_index)}, step=batch_index + 8 * self.current_epoch)
             return self._loss(batch)
 
-    more = {"validate": False, "max_epochs": 2, "log_every_n_steps": 4}
+        def validation_step(self, batch, batch_index):
+            for logger in self.loggers:
+                logger.log_metrics({"direct": 1}, step=0)
+
+    more = {"max_epochs": 2, "log_every_n_steps": 4, "num_sanity_val_steps": 2}
     _, lines = fit(PL.callbacks.LearningRateMonitor(), monitor(), model=Direct(), logger=Logged(), **more)
     assert [line for line in lines if "own=" in line] == [
         f"metrics at step {batch + 8 * epoch}, epoch {epoch}: own={batch}" for epoch in range(2) for batch in range(8)
     ]
     assert set(values("lr-SGD", lines)) == {0.05}
+    assert len(values("direct", lines)) == 16
 
 
 def test_what_is_left_out_is_said_once_and_what_cannot_be_read_ends_nothing():
@@ -116,15 +121,7 @@ def test_what_is_left_out_is_said_once_and_what_cannot_be_read_ends_nothing():
     assert len([line for line in lines if line.startswith("No more metric lines")]) == 1
 
 
-def test_validation_and_test_alone_and_the_sanity_check():
-    class Direct(type(tiny_model(PL))):
-        def validation_step(self, batch, batch_index):
-            super().validation_step(batch, batch_index)
-            for logger in self.loggers:
-                logger.log_metrics({"direct": 1}, step=0)
-
-    _, lines = fit(monitor(), model=Direct(), num_sanity_val_steps=2, logger=Logged())
-    assert len(values("direct", lines)) == 8
+def test_validation_and_test_alone():
     trainer = PL.Trainer(accelerator="cpu", logger=False, callbacks=[monitor()], enable_progress_bar=False)
     with log_lines() as lines:
         trainer.validate(tiny_model(PL), loader(), verbose=False)

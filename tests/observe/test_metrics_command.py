@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -28,22 +27,15 @@ def project(container):
     return container.leave().config(_MONITORED, name="monitored.yaml")
 
 
-def names(printed):
-    return [each["Name"] for each in json.loads(printed)]
-
-
-def files_of(folder):
-    return {str(path) for path in Path(folder).rglob("*") if "__pycache__" not in path.parts}
-
-
 @pytest.mark.full
-def test_a_run(project, capsys):
-    before = files_of(project.base)
+def test_a_run(project, capsys, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    before = set(project.base.rglob("*"))
     code = main(["metrics", "--run", "train.py", "fit", *_WORDS])
     captured = capsys.readouterr()
     assert code == 0, captured.err
-    assert set(names(captured.out)) == {"val_loss", "loss", "lr-SGD"}
-    assert files_of(project.base) == before
+    assert {each["Name"] for each in json.loads(captured.out)} == {"val_loss", "loss", "lr-SGD"}
+    assert set(project.base.rglob("*")) == before
 
 
 @pytest.mark.full

@@ -54,6 +54,10 @@ def test_a_job(tmp_path):
     check(lines, steps=4)
     # Two processes write one set of lines, without anything of a terminal.
     assert FORBIDDEN.search(done.log) is None
+    assert "litlogger" not in done.log
+    assert "litmodels" not in done.log
+    # Lightning's other lines are there.
+    assert [text for text in ("GPU available", "| Name", "Trainable params") if text not in done.log] == []
     ends = [(stage, words["samples"]) for stage, words, _ in progress_lines(lines) if stage.endswith(" end")]
     epoch = [("validation end", "16"), ("train end", "16")]
     assert ends == [("sanity check end", "8"), *epoch, *epoch, ("fit end", "32")]

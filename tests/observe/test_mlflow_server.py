@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 import uuid
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ from lightning_sm._observe import mlflow as mlflow_logger
 from lightning_sm._observe import names
 from lightning_sm._observe.mlflow import Sender
 from lightning_sm.errors import LoggerError
-from tests.helpers.processes import Job
+from tests.helpers.processes import local_rendezvous
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
 
@@ -28,8 +27,8 @@ pytestmark = pytest.mark.full
 
 _QUIET = dict(accelerator="cpu", enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1)
 _ARNS = {
-    "mlflow-tracking-server": ("sagemaker-mlflow", "x-mlflow-sm-tracking-server-arn"),
-    "mlflow-app": ("sagemaker", "x-sm-mlflow-app-arn"),
+    "mlflow-tracking-server": ("sagemaker-mlflow", "x-mlflow-sm-tracking-server-arn", "sagemaker-mlflow:*"),
+    "mlflow-app": ("sagemaker", "x-sm-mlflow-app-arn", "sagemaker:CallMlflowAppApi"),
 }
 
 
@@ -83,12 +82,10 @@ def fit(uri=None, model=None, epochs=1, ckpt=False, **more):
     return trainer
 
 
-@pytest.mark.parametrize("given", ["", "  logger: {class_path: MLFlowLogger, init_args: {log_model: false}}\n"])
-def test_the_cli(container, proxy, runs, job_name, given):
-    text = "trainer:\n  log_every_n_steps: 1\n" + given
-    container.config(text, name="more.yaml")
+@pytest.mark.parametrize("words", [(), ("--trainer.logger=MLFlowLogger", "--trainer.logger.log_model=false")])
+def test_the_cli(container, proxy, runs, job_name, words):
     container.hyperparameters({"sagemaker.mlflow_arn": proxy.url})
-    result = container.run("train.py", "fit", "--config", "config.yaml", "--config", "more.yaml")
+    result = container.run("train.py", "fit", "--config=config.yaml", "--trainer.log_every_n_steps=1", *words)
     assert result.returncode == 0, result.stderr[-3000:]
     (run,) = runs()
     assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
@@ -98,15 +95,8 @@ def test_the_cli(container, proxy, runs, job_name, given):
 
 
 def test_the_variable_of_mlflow(container, proxy, runs, job_name):
-    container.config("trainer:\n  logger: MLFlowLogger\n", name="more.yaml")
-    result = container.run(
-        "train.py",
-        "fit",
-        "--config=config.yaml",
-        "--config=more.yaml",
-        MLFLOW_TRACKING_URI=proxy.url,
-        MLFLOW_EXPERIMENT_NAME=f"own {job_name}",
-    )
+    variables = {"MLFLOW_TRACKING_URI": proxy.url, "MLFLOW_EXPERIMENT_NAME": f"own {job_name}"}
+    result = container.run("train.py", "fit", "--config=config.yaml", "--trainer.logger=MLFlowLogger", **variables)
     assert result.returncode == 0, result.stderr[-3000:]
     (run,) = runs(f"own {job_name}")
     assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
@@ -317,23 +307,17 @@ def managed(proxy, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", sorted(_ARNS))
-def test_managed_mlflow_by_its_arn(managed, proxy, runs, kind):
+def test_managed_mlflow_by_its_arn_and_the_action_where_access_is_denied(managed, proxy, runs, kind):
     arn = managed(kind)
     fit(arn)
     (run,) = runs()
     assert run.info.status == "FINISHED"
-    service, header = _ARNS[kind]
+    service, header, action = _ARNS[kind]
     for _, path, headers in proxy.requests:
         headers = {name.lower(): value for name, value in headers.items()}
         assert headers[header] == arn, path
         assert f"/eu-west-1/{service}/aws4_request" in headers["authorization"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "action"), [("mlflow-tracking-server", "sagemaker-mlflow:*"), ("mlflow-app", "sagemaker:CallMlflowAppApi")]
-)
-def test_access_that_is_denied_names_the_action(managed, proxy, kind, action):
-    arn = managed(kind)
+    restart()
     proxy.status, proxy.text = 403, '{"Message": "User: arn:aws:sts::1:assumed-role/r is not authorized to perform"}'
     with pytest.raises(LoggerError) as caught:
         fit(arn)
@@ -360,11 +344,13 @@ def test_training_is_the_same_with_and_without(proxy):
     assert trained[0] == trained[1]
 
 
-def test_two_processes_are_one_run(proxy, runs, job_name, tmp_path):
-    script = Path(__file__).parent / "train_with_logger.py"
-    Job(tmp_path, script, "mlflow", proxy.url, TRAINING_JOB_NAME=job_name).torchrun(2, 1).results(2)
+def test_two_processes_are_one_run(container, proxy, runs, job_name):
+    container.hyperparameters({"sagemaker.mlflow_arn": proxy.url})
+    launcher = ("-m", "torch.distributed.run", *local_rendezvous(), "--nproc_per_node=2")
+    result = container.run(*launcher, "train.py", "fit", "--config=config.yaml", "--trainer.log_every_n_steps=1")
+    assert result.returncode == 0, result.stderr
     (run,) = runs()
     assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
     assert run.data.tags["sagemaker.job_name"] == job_name
-    assert {"train_loss", "val_loss", "epoch"} <= set(run.data.metrics)
+    assert {"loss", "val_loss", "epoch"} <= set(run.data.metrics)
     assert sum(path.endswith("runs/create") for _, path, _ in proxy.requests) == 1

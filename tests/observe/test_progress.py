@@ -166,9 +166,6 @@ def test_validate_test_and_predict_of_one_trainer(namespace):
         def validation_step(self, batch, batch_index, dataloader_idx=0):
             super().validation_step(batch, batch_index)
 
-        def test_step(self, batch, batch_index, dataloader_idx=0):
-            super().test_step(batch, batch_index)
-
         def predict_step(self, batch, batch_index, dataloader_idx=0):
             return self.layers(batch[0])
 
@@ -176,7 +173,7 @@ def test_validate_test_and_predict_of_one_trainer(namespace):
         model = Net()
         trainer.validate(model, [loader(samples=4), loader(samples=6)], verbose=False)
         trainer.fit(model, loader())
-        trainer.test(model, [loader(samples=4), loader(samples=6)], verbose=False)
+        trainer.test(model, loader(samples=10), verbose=False)
         trainer.predict(model, loader(samples=4, batch_size=4))
         trainer.validate(model, loader(samples=5), verbose=False)
 
@@ -250,33 +247,24 @@ class Sleeping(Dataset):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_that_hangs(workers):
-    _, _, _, lines = run(PL, data=DataLoader(Sleeping(), num_workers=workers), every=0.08)
-    # On a busy machine a step may take as long, and the worker's exit after the last batch.
-    others = "in the training step| batch=[56] " if workers else "in the training step"
-    hangs = [line for line in lines if " hang:" in line and not re.search(others, line)]
-    assert 1 <= len(hangs) <= 2  # after 0.4 s, and 0.8 s later
-    assert all("progress train hang: no batch for seconds=" in line for line in hangs)
-    assert all(re.search(" batch=3 rank=0 of 1, waiting for data, in ", line) for line in hangs)
-    assert any("goes on" in line for line in lines)
-
-
-def test_a_step_and_a_validation_that_hang():
+def test_a_loader_a_step_and_a_validation_that_hang(workers):
     class Net(net(PL.module())):
         def training_step(self, batch, batch_index):
-            time.sleep(0.8 if batch_index == 1 else 0)
+            time.sleep(0.8 if batch_index == 4 else 0)
             return super().training_step(batch, batch_index)
 
         def validation_step(self, batch, batch_index):
             time.sleep(0.8 if batch_index == 1 else 0)
 
-    _, _, _, lines = run(PL, Net(), val=loader(samples=4), every=0.1)
-    hangs = [line for line in lines if " hang:" in line]
-    assert len(hangs) == 2
-    assert "progress train hang" in hangs[0]
-    assert "epoch=0 batch=1 rank=0 of 1, in the training step, in training_step (" in hangs[0]
-    assert "progress validation hang" in hangs[1]
-    assert "batch=1 rank=0 of 1, in the validation step, in validation_step (" in hangs[1]
+    data = DataLoader(Sleeping(), num_workers=workers)
+    _, _, _, lines = run(PL, Net(), data, loader(samples=4), every=0.1)
+    for place in (
+        r"train hang: no batch for seconds=\d+ epoch=0 batch=3 rank=0 of 1, waiting for data, in ",
+        r"train hang: .* epoch=0 batch=4 rank=0 of 1, in the training step, in training_step \(",
+        r"validation hang: .* batch=1 rank=0 of 1, in the validation step, in validation_step \(",
+    ):
+        assert 1 <= sum(re.search(place, line) is not None for line in lines) <= 2, lines  # the second after 1.5 s
+    assert any("goes on" in line for line in lines)
 
 
 @pytest.mark.skipif(PL.version < (2, 5), reason="older versions go on with the next epoch")

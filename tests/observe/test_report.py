@@ -9,7 +9,7 @@ from lightning_sm.callbacks import callback_class
 from tests.helpers.program import Program
 from tests.helpers.tiny import loader, tiny_model
 from tests.observe.made_up import Page
-from tests.projects.container import log_lines
+from tests.projects.container import TINY, log_lines
 
 NAMESPACE = installed_namespaces()[-1]
 PL = NAMESPACE.module()
@@ -133,20 +133,41 @@ def test_a_remote_output_directory_is_replaced_by_the_jobs(opt_ml, in_environ, t
     assert "completed" in page_in(opt_ml.base / "output" / "data").shown
 
 
+class Ends(PL.Callback):
+    """In the program: ends it in the second epoch, after a checkpoint."""
+
+    def on_train_batch_end(self, trainer, *_, **__):
+        if trainer.global_step == 12:
+            exec(os.environ["END"])
+
+
+_ENDS = {
+    "killed": "os.kill(os.getpid(), 9)",
+    "raises": "raise RuntimeError('no <i>way</i>, my_password=hunter2-hunter2')",
+    "stopped": "os.kill(os.getpid(), 15)",
+    "later": "",
+}
+# No argument says how it ends: a restarted job has those of its first start.
+_WORDS = ("--data.data_dir=.", "--data.batch_size=1", "--trainer.max_epochs=3", "--trainer.logger=false",
+          "--sagemaker.save_every=1ms", "--trainer.callbacks=tests.observe.test_report.Ends")  # fmt: skip
+
+
 @pytest.mark.full
 def test_jobs_that_fail_are_stopped_or_killed(tmp_path):
     def page_of(program):
         return page_in(program.folder / "output" / "data")
 
-    killed, raises, stopped, later = (
-        Program(tmp_path / name, "-m", "tests.observe.report_script")
-        for name in ("killed", "raises", "stopped", "later")
-    )
-    for program, how in ((killed, "kill"), (raises, "raise"), (stopped, "term"), (later, "later")):
-        program.start(HOW=how)
+    killed, raises, stopped, later = programs = [
+        Program(tmp_path / name, TINY / "train.py", "fit", f"--config={TINY / 'config.yaml'}", *_WORDS)
+        for name in _ENDS
+    ]
+    code = f"import sys; sys.path.insert(0, {str(TINY)!r}); import pytorch_lightning, train; raise ValueError('late')"
+    later.command = ("-c", code, *later.command[1:])
+    for program, end in zip(programs, _ENDS.values()):
+        program.start(END=end)
     assert killed.wait().code == -9
     assert not list(killed.folder.rglob("report.html"))
-    killed.start(HOW="good")
+    killed.start(END="")
 
     assert raises.wait().code == 1
     page = page_of(raises)
@@ -180,4 +201,4 @@ def test_jobs_that_fail_are_stopped_or_killed(tmp_path):
     assert any("trainer.default_root_dir = " in row[0] for row in page.rows)
 
     assert later.wait().code == 1
-    assert "After the fit had completed: ValueError: after the fit" in page_of(later).shown
+    assert "After the fit had completed: ValueError: late" in page_of(later).shown

@@ -1,7 +1,5 @@
 """Progress lines, metric lines and the report together: a training is the same with and without them."""
 
-import copy
-import pickle
 import random
 
 import numpy
@@ -42,56 +40,25 @@ def outcome(made, directory=None, callbacks=(), **more):
         trainer.fit(made.model, made.train, made.val)
     weights = {name: value.tolist() for name, value in made.model.state_dict().items()}
     drawn = random.random(), numpy.random.rand(), torch.rand(1).item()
-    return (weights, trainer.global_step, trainer.current_epoch, repr(trainer.logger.lines), drawn), lines, trainer
+    return (weights, trainer.global_step, trainer.current_epoch, repr(trainer.logger.lines), drawn), lines
 
 
-def check(make, tmp_path, monkeypatch, *callbacks):
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FEW else pytest.mark.full) for name in sorted(SETUPS)]
+)
+def test_a_setup_trains_the_same(name, tmp_path, monkeypatch):
+    if name.startswith("stateful_loader"):
+        pytest.importorskip("torchdata.stateful_dataloader")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lightning_sm._observe.progress._STALL_INTERVALS", 1e12)
     found = []
     for directory in (None, tmp_path / "report"):
         pl.seed_everything(7)
-        found.append(outcome(make(), directory, copy.deepcopy(callbacks)))
-    (plain, _, _), (ours, lines, trainer) = found
+        found.append(outcome(SETUPS[name](pl, SIZE), directory))
+    (plain, _), (ours, lines) = found
     assert ours == plain
     assert not [line for line in lines if "No more" in line or "could not" in line or "Left out" in line]
     assert (tmp_path / "report" / "report.html").is_file()
-    return lines, trainer
-
-
-@pytest.mark.parametrize("name", FEW)
-def test_a_setup_trains_the_same(name, tmp_path, monkeypatch):
-    check(lambda: SETUPS[name](pl, SIZE), tmp_path, monkeypatch)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", sorted(set(SETUPS).difference(FEW)))
-def test_each_setup_trains_the_same(name, tmp_path, monkeypatch):
-    if name.startswith("stateful_loader"):
-        pytest.importorskip("torchdata.stateful_dataloader")
-    check(lambda: SETUPS[name](pl, SIZE), tmp_path, monkeypatch)
-
-
-class Copies(pl.Callback):
-    """Copies and pickles the callbacks within a training, as one that saves the whole experiment does."""
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, *_):
-        if batch_idx == 1:
-            for callback in trainer.callbacks:
-                if type(callback).__module__.startswith("lightning_sm"):
-                    copied = copy.deepcopy(callback)
-                    copied.teardown(trainer, pl_module, "none")  # a copy detaches nothing
-                    pickle.dumps(callback.progress)
-
-
-def test_copies_within_a_training(tmp_path, monkeypatch):
-    lines, trainer = check(lambda: SETUPS["plain"](pl, SIZE), tmp_path, monkeypatch, Copies())
-    steps = [line for line in lines if line.startswith("progress train:")]
-    assert len(steps) == SIZE.epochs * SIZE.batches
-    # Nothing is left on the loops that a copy of the trainer could not take along.
-    loops = [trainer.fit_loop, trainer.fit_loop.epoch_loop, trainer.fit_loop.epoch_loop.val_loop]
-    kept = [type(value) for loop in loops for value in vars(loop).values()]
-    assert not [kind for kind in kept if kind.__module__.startswith("lightning_sm")]
 
 
 class Unprintable(RuntimeError):

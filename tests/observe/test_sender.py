@@ -48,30 +48,22 @@ def metrics(*keys):
     return {"metrics": named(*keys)}
 
 
-def test_in_order_by_run_and_kind_and_no_larger_than_mlflow_takes(lines):
+def test_in_order_by_run_and_kind_and_steps_share_a_request_no_larger_than_mlflow_takes(lines):
     sender, client = make()
     client.seconds = 0.3
     started = time.perf_counter()
-    sender.log_batch("r", **metrics("first"))
-    sender.log_batch("r", **metrics(*map(str, range(1500))), params=named(*map(str, range(150))))
+    for step in range(0, 1500, 10):
+        sender.log_batch("r", **metrics(*map(str, range(step, step + 10))))
+    sender.log_batch("r", params=named(*map(str, range(150))))
     sender.log_batch("other", tags=named("t"), synchronous=True)
     assert time.perf_counter() - started < 0.3  # no step waits for the server
     sender.finish()
-    found = [(run_id, kind, len(keys)) for run_id, kind, keys in client.requests]
-    assert found[-3:] == [("r", "params", 100), ("r", "params", 50), ("other", "tags", 1)]
-    assert client.received == ["first", *map(str, range(1500)), *map(str, range(150)), "t"]
-    assert max(size for _, kind, size in found if kind == "metrics") <= 1000
+    *of_steps, first, second, last = [(run_id, kind, len(keys)) for run_id, kind, keys in client.requests]
+    assert [first, second, last] == [("r", "params", 100), ("r", "params", 50), ("other", "tags", 1)]
+    assert client.received == [*map(str, range(1500)), *map(str, range(150)), "t"]
+    assert len(of_steps) < 10
+    assert max(size for _, _, size in of_steps) <= 1000
     assert lines == []
-
-
-def test_steps_while_a_request_takes_time_share_the_next_one():
-    sender, client = make()
-    client.seconds = 0.2
-    for number in range(100):
-        sender.log_batch("r", **metrics(f"m{number}"))
-    sender.finish()
-    assert client.received == [f"m{number}" for number in range(100)]
-    assert len(client.requests) < 20
 
 
 def test_what_is_lost_is_counted_and_the_newest_are_kept(lines):

@@ -1,11 +1,9 @@
 """``WandbLogger`` in a job: one run for all ranks and all starts. W&B writes to the disk (``WANDB_MODE=offline``)."""
 
-from pathlib import Path
-
 import pytest
 
 from lightning_sm._observe.wandb import continue_wandb_run
-from tests.helpers.processes import Job
+from tests.helpers.processes import local_rendezvous
 
 JOB = "cifar-2026-01-31-12-30-59-123"
 
@@ -48,18 +46,15 @@ def test_runs_that_are_not_ours(monkeypatch):
     assert continue_wandb_run(WandbLogger(), JOB, {}) == {}
 
 
-def play(folder, processes):
-    """Train in torchrun's processes as W&B sees a training job, and return the ids of the runs that it wrote."""
-    pytest.importorskip("wandb", reason="needs the package wandb")
-    script = Path(__file__).parent / "train_with_logger.py"
-    variables = {"WANDB_MODE": "offline", "SM_TRAINING_ENV": "{}", "TRAINING_JOB_NAME": JOB, "SM_NUM_GPUS": "0"}
-    Job(folder, script, "wandb", folder, **variables).torchrun(1, processes).results(processes)
-    return [run.name.partition("-run-")[2].partition("-")[2] for run in sorted(Path(folder, "wandb").glob("offline-*"))]
-
-
 @pytest.mark.full
-def test_one_run_with_the_same_id_at_each_start(tmp_path):
-    assert play(tmp_path, 2) == [JOB]
-    for folder in tmp_path.glob("algo-*"):
-        folder.rename(tmp_path / f"first-{folder.name}")
-    assert play(tmp_path, 2) == [JOB, JOB]
+def test_one_run_of_all_ranks_with_the_same_id_at_each_start(container, tmp_path):
+    pytest.importorskip("wandb", reason="needs the package wandb")
+    # As W&B sees a training job.
+    variables = {"WANDB_MODE": "offline", "SM_TRAINING_ENV": "{}", "TRAINING_JOB_NAME": JOB}
+    words = ("--config=config.yaml", "--trainer.logger=WandbLogger", f"--trainer.logger.save_dir={tmp_path}")
+    for _start in range(2):
+        launcher = ("-m", "torch.distributed.run", *local_rendezvous(), "--nproc_per_node=2")
+        ran = container.run(*launcher, "train.py", "fit", *words, **variables)
+        assert ran.returncode == 0, ran.stderr
+    runs = [run.name.partition("-run-")[2].partition("-")[2] for run in (tmp_path / "wandb").glob("offline-*")]
+    assert runs == [JOB, JOB]
