@@ -101,8 +101,6 @@ def test_two_candidates_say_how_to_choose(container, capsys):
     container.config("sagemaker: {channels: {training: data.root}}", "choose.yaml")
     container.hyperparameters({"data": "two_ways.TwoWays", "config": ["config.yaml", "choose.yaml"]})
     assert container.cli().datamodule.data_dir == str(container.channel("training"))
-    container.hyperparameters({"data": "two_ways.TwoWays", "sagemaker.channels.training": "data.data_dir"})
-    assert config_of(container.cli())["data"]["init_args"]["data_dir"] == str(container.channel("training"))
 
 
 def test_the_table_is_printed_once_with_sources(container, lines):
