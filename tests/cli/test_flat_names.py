@@ -33,16 +33,12 @@ def test_a_name_sets_the_only_key_that_ends_in_it(container, name, value, read):
 @pytest.mark.parametrize("key", ["data.batch_size", "data.init_args.batch_size"])
 @pytest.mark.parametrize("place", ["config", "hyperparameter", "typed"])
 def test_an_explicit_key_wins(container, key, place):
-    words = []
-    chosen = {}
-    if place == "config":
-        container.config(f"sagemaker: {{hyperparameters: {{batch_size: {key}}}}}")
-    elif place == "hyperparameter":
-        chosen = {"sagemaker.hyperparameters": {"batch_size": key}}
-    else:
-        words = [f"--sagemaker.hyperparameters={{batch_size: {key}}}"]
-    container.hyperparameters({"batch_size": 2, **chosen})
-    cli = container.cli(*words)
+    choice = f"{{batch_size: {key}}}"
+    container.config(f"sagemaker: {{hyperparameters: {choice}}}" if place == "config" else "")
+    chosen = {"sagemaker.hyperparameters": {"batch_size": key}} if place == "hyperparameter" else {}
+    cli = container.hyperparameters({"batch_size": 2, **chosen}).cli(
+        *([f"--sagemaker.hyperparameters={choice}"] if place == "typed" else [])
+    )
     assert (cli.datamodule.batch_size, cli.model.given["batch_size"]) == (2, 1)
     assert f"{key} = 2 ← hyperparameter 'batch_size'" in cli.routing.table()
 

@@ -49,15 +49,19 @@ def test_checkpoints_of_a_config_go_there(container, callbacks, below):
     assert last["init_args"]["dirpath"] == directory
 
 
-@pytest.mark.parametrize("how", ["a hyperparameter", "a list", "words"])
-def test_checkpoints_that_were_set_for_this_run_stay(container, how):
-    callback = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "mine"}}
-    if how == "words":
-        words = ("--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=mine")
-    else:
-        words = ()
-        container.hyperparameters({"trainer.callbacks": [callback] if how == "a list" else callback})
-    cli = container.cli(*words)
+MINE = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "mine"}}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"trainer.callbacks": MINE}, []),
+        ({"trainer.callbacks": [MINE]}, []),
+        ({}, ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=mine"]),
+    ],
+)
+def test_checkpoints_that_were_set_for_this_run_stay(container, values, words):
+    cli = container.hyperparameters(values).cli(*words)
     assert resuming(cli) == [os.path.join(output(container), "checkpoints")]
     assert [os.path.realpath(path) for path in checkpoints(cli)] == [os.path.realpath("mine")]
 
