@@ -37,20 +37,14 @@ TYPED = [
 _IDS = [f"{name}={value!r}" for name, value in TYPED]
 
 
-def toolkit_words(content):
-    """What the toolkit (spelling 1) makes of ``hyperparameters.json``."""
-    hyperparameters = Hyperparameters.from_file(content, "hyperparameters.json")
-    words = []
-    for name in sorted(hyperparameters.values):
-        words += [f"--{name}", hyperparameters.spellings(name)[1]]
-    return words
-
-
 @pytest.mark.parametrize(("name", "value"), TYPED, ids=_IDS)
 def test_sdk_v2_writes_json(container, name, value):
     container.hyperparameters({f"model.{name}": value})
     content = {"config": json.dumps("config.yaml"), f"model.{name}": json.dumps(value)}
-    assert container.cli(*toolkit_words(content)).model.given[name] == value
+    read = Hyperparameters.from_file(content, "hyperparameters.json")
+    # The toolkit's spelling is the second.
+    words = [word for each in sorted(read.values) for word in (f"--{each}", read.spellings(each)[1])]
+    assert container.cli(*words).model.given[name] == value
 
 
 @pytest.mark.parametrize("before", [None, {"a": 1, "b": {"c": 2}}])

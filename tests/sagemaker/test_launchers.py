@@ -12,10 +12,6 @@ def _resolve(environ, hostname="nowhere"):
     return Topology.resolve({name: str(value) for name, value in environ.items()}, hostname=hostname)
 
 
-def _world(topology):
-    return topology.global_rank, topology.world_size, topology.local_rank, topology.local_world_size
-
-
 def _nodes(topology):
     return topology.node_rank, topology.num_nodes
 
@@ -53,7 +49,8 @@ _WRAPPER = {"RANK": 3, "WORLD_SIZE": 4, "LOCAL_RANK": 1}
 )
 def test_row(environ, launcher, world, nodes):
     topology = _resolve(environ)
-    assert (topology.launcher, _world(topology), _nodes(topology)) == (launcher, world, nodes)
+    found = (topology.global_rank, topology.world_size, topology.local_rank, topology.local_world_size)
+    assert (topology.launcher, found, _nodes(topology)) == (launcher, world, nodes)
     assert topology.is_external is (world[1] is not None)
 
 
