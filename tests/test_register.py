@@ -7,7 +7,6 @@ import textwrap
 import pytest
 
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._lightning.legacy import strategy_of
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.fresh import run_fresh
 
@@ -66,14 +65,6 @@ def test_broken_topology_does_not_keep_lightning_from_being_imported():
     said = run_fresh("import lightning_sm.errors\n" + code.replace("\n    ", "\n"), **torchrun(5, 4, 1, 2, 1))
     assert said[0] == [True]
     assert "global_rank is 5 by RANK, but world_size is 4 by WORLD_SIZE" in said[1][0][0]
-
-
-def test_nothing_changes_on_a_laptop(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    trainer_class = installed_namespaces()[0].module().Trainer
-    strategy = strategy_of(trainer_class(accelerator="cpu", strategy="ddp", devices=1, logger=False))
-    assert type(strategy).__module__.startswith(_NAMES[0].split(".")[0])
-    assert type(strategy.cluster_environment).__name__ == "LightningEnvironment"
 
 
 _USE = """

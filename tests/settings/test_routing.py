@@ -25,12 +25,8 @@ def world(topology, given=None, in_container=True, **job):
 
 
 @pytest.mark.parametrize("launcher", [Launcher.TORCHRUN, Launcher.VARIABLES, Launcher.MPI])
-@pytest.mark.parametrize("in_container", [True, False])
-def test_an_external_launchers_world(launcher, in_container):
-    routed = world(topology(launcher, 2, 4), in_container=in_container, num_gpus=4 if in_container else None)
-    expected = {"num_nodes": 2, "devices": 4}
-    more = {"accelerator": "gpu", "strategy": "smddp"} if in_container else {}
-    assert routed == {**expected, **more}
+def test_an_external_launchers_world_outside_a_container(launcher):
+    assert world(topology(launcher, 2, 4), in_container=False) == {"num_nodes": 2, "devices": 4}
 
 
 def test_the_projects_own_cluster_environment_is_used():
@@ -62,19 +58,17 @@ class _Brought:
         (None, {}, {}),
     ],
 )
-@pytest.mark.parametrize("processes", [1, 2])
-def test_neuron_cores_train_by_what_the_image_has_for_them(monkeypatch, installed, given, expected, processes):
+@pytest.mark.parametrize(
+    ("topology", "counted"),
+    [
+        (topology(Launcher.TORCHRUN, 1, 1), {"num_nodes": 1, "devices": 1}),
+        (topology(Launcher.TORCHRUN, 1, 2), {"num_nodes": 1, "devices": 2}),
+        (topology(Launcher.HOST, 2), {"num_nodes": 2}),  # Lightning counts them
+    ],
+)
+def test_neuron_cores_train_by_what_the_image_has_for_them(monkeypatch, installed, given, expected, topology, counted):
     monkeypatch.setattr(routing, "installed_neuron_accelerator", lambda: installed)
-    found = world(topology(Launcher.TORCHRUN, 1, processes), given_of(**trainer(**given)), num_gpus=0, num_neurons=2)
-    assert found == {"num_nodes": 1, "devices": processes, **expected}
-
-
-def test_neuron_cores_beside_no_launcher_are_counted_by_lightning(monkeypatch):
-    monkeypatch.setattr(routing, "installed_neuron_accelerator", lambda: "neuron")
-    found = world(topology(Launcher.HOST, 2), num_gpus=0, num_neurons=2)
-    assert found == {"num_nodes": 2, "accelerator": "neuron", "strategy": "smddp"}
-    found = world(topology(Launcher.HOST), given_of(trainer(devices=2)), num_gpus=0, num_neurons=2)
-    assert found == {"num_nodes": 1, "accelerator": "neuron", "strategy": "smddp"}
+    assert world(topology, given_of(**trainer(**given)), num_gpus=0, num_neurons=2) == {**counted, **expected}
 
 
 def test_a_laptop_decides_itself():
@@ -107,6 +101,17 @@ ONE, TWO, LAUNCHED = topology(Launcher.HOST, 1), topology(Launcher.HOST, 2), top
         (ONE, 8, {}, {}, {"num_nodes": 1, "devices": 8, "accelerator": "gpu", "strategy": "smddp"}),
         (TWO, 1, {}, {}, {"num_nodes": 2, "devices": 1, "accelerator": "gpu", "strategy": "smddp"}),
         (TWO, 0, {}, {}, {"num_nodes": 2, "accelerator": "cpu", "strategy": "smddp"}),
+        # A launcher started all processes.
+        *(
+            (
+                topology(launcher, 2, 4),
+                4,
+                {},
+                {},
+                {"num_nodes": 2, "devices": 4, "accelerator": "gpu", "strategy": "smddp"},
+            )
+            for launcher in (Launcher.TORCHRUN, Launcher.VARIABLES, Launcher.MPI)
+        ),
         # What was given stays.
         (LAUNCHED, 4, {"devices": [0, 1, 2, 3], "strategy": "ddp", "num_nodes": 2}, {"accelerator": "gpu"}, {}),
         (LAUNCHED, 0, {}, {"devices": 4, "num_nodes": 2, "strategy": "ddp"}, {"accelerator": "cpu"}),
