@@ -1,7 +1,6 @@
 """Atomic replacement of files: write under a temporary name, fsync, rename; and whether a directory can be written."""
 
 import errno
-import math
 import os
 import re
 import secrets
@@ -53,16 +52,11 @@ def remove_stale(directory: str, save_id: str) -> None:
     """
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
-        if _STALE.fullmatch(name) and not name.endswith(save_id) and _modified(path) < _STARTED:
-            log.info("Removing the incomplete checkpoint of an interrupted run: %s", path)
-            remove(path)
-
-
-def _modified(path: str) -> float:
-    try:
-        return os.lstat(path).st_mtime
-    except OSError:  # another process has renamed or removed it
-        return math.inf
+        if _STALE.fullmatch(name) and not name.endswith(save_id):
+            with suppress(OSError):  # another process has renamed or removed it
+                if os.lstat(path).st_mtime < _STARTED:
+                    log.info("Removing the incomplete checkpoint of an interrupted run: %s", path)
+                    remove(path)
 
 
 @contextmanager

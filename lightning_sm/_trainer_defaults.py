@@ -44,15 +44,17 @@ def add_environment(arguments: Dict[str, Any], context: RunContext) -> None:
         arguments: The trainer's arguments, which are changed.
         context: The run.
     """
-    topology, namespace = context.topology, context.namespace
     strategy = arguments.get("strategy")
-    brings_one = isinstance(strategy, StrategyMixin) or (isinstance(strategy, str) and strategy.startswith("smddp"))
-    if topology.launcher == Launcher.LOCAL or brings_one or getattr(strategy, "cluster_environment", None) is not None:
-        return
-    plugins = as_list(arguments.get("plugins"))
-    environment = namespace.module("plugins.environments").ClusterEnvironment
-    if not any(isinstance(plugin, environment) for plugin in plugins):
-        arguments["plugins"] = [*plugins, SageMakerEnvironment(topology)]
+    is_ours = isinstance(strategy, StrategyMixin) or (isinstance(strategy, str) and strategy.startswith("smddp"))
+    if context.topology.launcher != Launcher.LOCAL and not is_ours and not _brings_environment(arguments, context):
+        arguments["plugins"] = [*as_list(arguments.get("plugins")), SageMakerEnvironment(context.topology)]
+
+
+def _brings_environment(arguments: Mapping[str, Any], context: RunContext) -> bool:
+    """Whether the strategy or a plugin is, or has, the program's own cluster environment."""
+    kind = context.namespace.module("plugins.environments").ClusterEnvironment
+    has_one = getattr(arguments.get("strategy"), "cluster_environment", None) is not None
+    return has_one or any(isinstance(plugin, kind) for plugin in as_list(arguments.get("plugins")))
 
 
 def stay_on_one_host(arguments: Dict[str, Any], context: RunContext) -> None:
@@ -65,14 +67,11 @@ def stay_on_one_host(arguments: Dict[str, Any], context: RunContext) -> None:
         arguments: The trainer's arguments, which are changed.
         context: The run.
     """
-    topology, namespace = context.topology, context.namespace
     num_nodes = arguments.get("num_nodes")
-    if topology.launcher != Launcher.LOCAL or not isinstance(num_nodes, int) or num_nodes < 2:
+    if context.topology.launcher != Launcher.LOCAL or not isinstance(num_nodes, int) or num_nodes < 2:
         return
-    environment = namespace.module("plugins.environments").ClusterEnvironment
-    brought = [getattr(arguments.get("strategy"), "cluster_environment", None), *as_list(arguments.get("plugins"))]
     in_cluster = any(name.startswith(_CLUSTERS) for name in os.environ)
-    if any(isinstance(given, environment) for given in brought) or (in_cluster and _ONE_HOST not in os.environ):
+    if _brings_environment(arguments, context) or (in_cluster and _ONE_HOST not in os.environ):
         return
     log.warning(
         "trainer.num_nodes is %s, but no launcher or cluster started this process: training on one host.", num_nodes

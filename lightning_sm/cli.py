@@ -105,15 +105,15 @@ class SageMakerCLIMixin(_Base):
     def __init__(self, *args: Any, ignore_hyperparameters: Collection[str] = (), **kwargs: Any) -> None:
         self._ignored = (ignore_hyperparameters,) if isinstance(ignore_hyperparameters, str) else ignore_hyperparameters
         job = read_job()
+        self.routing = Routing()
         with failure_reported(job):
             self.run_context = RunContext(job, Topology.resolve(job=job), self.namespace)
-        self.routing = Routing()
-        if job.in_container:
-            args, kwargs = (), named_arguments(super().__init__, args, kwargs)
-            for name, value in save_config_arguments(self.namespace).items():
-                given = kwargs.get(name)
-                kwargs[name] = {**value, **(given or {})} if isinstance(value, dict) else kwargs.get(name, value)
-        super().__init__(*args, **kwargs)
+            if job.in_container:
+                args, kwargs = (), named_arguments(super().__init__, args, kwargs)
+                for name, value in save_config_arguments(self.namespace).items():
+                    given = kwargs.get(name)
+                    kwargs[name] = {**value, **(given or {})} if isinstance(value, dict) else kwargs.get(name, value)
+            super().__init__(*args, **kwargs)
 
     @property
     def job(self) -> TrainingJob:
@@ -146,10 +146,8 @@ class SageMakerCLIMixin(_Base):
             self._fill_options()
             return
         given = args[0] if args and args[0] is not None else sys.argv[1:]
-        with failure_reported(self.job):
-            parsed = self._parse_run(parser, given)
-        if not parsed:
-            with failure_reported(self.job), raise_refusals([parser], lambda _: None):
+        if not self._parse_run(parser, given):
+            with raise_refusals([parser], lambda _: None):
                 super().parse_arguments(parser, *args)
         if (as_tree(self._fill_options()) or {}).get("doctor"):
             from lightning_sm._doctor import CHECKS, examine_host
@@ -195,7 +193,7 @@ class SageMakerCLIMixin(_Base):
         hint = "Name a checkpoint of this model as ckpt_path, or the model's class that the checkpoint was made with."
         subparser = self._parser(self.config.get("subcommand"))
         parsers = [self.parser] if subparser is self.parser else [self.parser, subparser]
-        with failure_reported(self.job), raise_refusals(parsers, lambda _: hint):
+        with raise_refusals(parsers, lambda _: hint):
             parent._parse_ckpt_path()
 
     @property
@@ -206,8 +204,7 @@ class SageMakerCLIMixin(_Base):
         context = replace(self.run_context, options=self._get(self.config_init, "sagemaker"))
         if self.job.in_container:
             add_environment(config, context)
-            with failure_reported(self.job):
-                settings = (*self.routing.settings, *complete_loggers(config, context))
+            settings = (*self.routing.settings, *complete_loggers(config, context))
             self.routing = replace(self.routing, settings=settings)
         if self.routing and self.topology.is_rank_zero:
             log.info("%s", self.routing.table())

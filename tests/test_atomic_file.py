@@ -4,7 +4,7 @@ import os
 import pytest
 
 from lightning_sm import _atomic_file
-from lightning_sm._atomic_file import remove, remove_on_error, replace_atomically
+from lightning_sm._atomic_file import remove_on_error, replace_atomically
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
@@ -24,14 +24,6 @@ def test_a_mount_that_cannot_be_told_to_flush(tmp_path, monkeypatch, number):
             replace_atomically(str(tmp_path / "partial"), str(tmp_path / "final"))
         assert (tmp_path / "final").read_text() == "old"
     assert os.listdir(tmp_path) == ["final"]
-
-
-def test_what_is_gone_already_can_be_removed(tmp_path):
-    remove(str(tmp_path / "nothing"))
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "file").write_text("")
-    remove(str(tmp_path / "folder"))
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("is_link", [True, False])

@@ -17,9 +17,12 @@ sys.path.append({_ROOT!r})
 before = set(sys.modules)
 import lightning_sm
 print(*set(sys.modules) - before)
+print(lightning_sm.TrainingJob.resolve({{}}).in_container, lightning_sm.Topology.resolve({{}}).num_nodes)
 """
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=60)
-    assert sorted(done.stdout.split()) == [
+    loaded, without_any_package = done.stdout.splitlines()
+    assert without_any_package == "False 1"
+    assert sorted(loaded.split()) == [
         "lightning_sm",
         "lightning_sm._lightning",
         "lightning_sm._lightning.import_hook",

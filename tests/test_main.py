@@ -50,13 +50,21 @@ for words in json.load(sys.stdin):
 """
 
 
-def test_other_words_are_the_clis(monkeypatch):
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({}, ["fit", "--config", "a.yaml"]),
+        *(({"SM_CURRENT_HOST": "algo-1", "SM_HOSTS": '["algo-1"]'}, words)
+          for words in ([], ["--trainer.max_epochs", "3"], ["lauch"])),
+    ],
+)  # fmt: skip
+def test_other_words_are_the_clis_and_in_a_job_all_others(variables, words, in_environ, monkeypatch, capsys):
     received = []
+    in_environ(variables)
     monkeypatch.setattr("lightning_sm.cli.main", received.append)
-    assert entry.main(["fit", "--config", "a.yaml"]) is None
-    monkeypatch.setattr(sys, "argv", ["lightning-sm", "test"])
-    entry.main()
-    assert received == [["fit", "--config", "a.yaml"], ["test"]]
+    monkeypatch.setattr(sys, "argv", ["lightning-sm", *words])
+    assert entry.main() is None
+    assert (received, *capsys.readouterr()) == ([words], "", "")
 
 
 def test_what_needs_no_torch_loads_none():
@@ -87,24 +95,7 @@ def test_all_settings_are_shown_by_lightnings_cli():
     os.close(output)
 
 
-@pytest.mark.parametrize("words", [[], ["--trainer.max_epochs", "3"], ["lauch"]])
-def test_in_a_job_every_other_word_is_the_clis(words, monkeypatch, capsys):
-    received = []
-    monkeypatch.setenv("SM_CURRENT_HOST", "algo-1")
-    monkeypatch.setenv("SM_HOSTS", '["algo-1"]')
-    monkeypatch.setattr("lightning_sm.cli.main", received.append)
-    assert entry.main(words) is None
-    assert (received, *capsys.readouterr()) == ([words], "", "")
-
-
 def test_help_shows_every_command(capsys):
     assert entry.main(["--help"]) == 0
     shown = re.split(r"[\s,]+", capsys.readouterr().out)
     assert {*SUBCOMMANDS, *entry._COMMANDS, *entry._SUBCOMMANDS, "--version"} <= set(shown)
-
-
-@pytest.mark.full
-def test_the_module_fits(container):
-    ran = container.run("-m", "lightning_sm", "fit", "--trainer.fast_dev_run=true")
-    assert ran.returncode == 0, ran.stderr
-    assert container.summary["class_path"] == "tiny_model.TinyModel"

@@ -51,18 +51,12 @@ def _own_files(folder):
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-        about = {name.partition(".dist-info/")[2] for name in archive.namelist()} - {""}
+        about = {name.partition(".dist-info/")[2]: archive.read(name).decode() for name in archive.namelist()}
+    metadata = email.message_from_string(about["METADATA"])
     assert names == {*_own_files("lightning_sm"), "lightning_sm_entry.py"}
     assert {"lightning_sm/py.typed", "lightning_sm/_sagemaker/entrypoint.sh"} <= names
-    assert about == {"METADATA", "WHEEL", "entry_points.txt", "licenses/LICENSE", "RECORD"}
+    assert about.keys() == {"", "METADATA", "WHEEL", "entry_points.txt", "licenses/LICENSE", "RECORD"}
     assert wheel.name == f"lightning_sm-{lightning_sm.__version__}-py3-none-any.whl"
-
-
-def test_the_metadata(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
-        metadata = email.message_from_string(archive.read(name).decode())
-        scripts = archive.read(name.replace("METADATA", "entry_points.txt")).decode()
     assert (metadata["Name"], metadata["Version"]) == ("lightning-sm", lightning_sm.__version__)
     assert metadata["Requires-Python"] == ">=3.8"
     needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
@@ -71,7 +65,7 @@ def test_the_metadata(wheel):
     others = [line for line in metadata.get_all("Requires-Dist") if "examples" not in line and "'test'" not in line]
     assert not any(line.startswith("torch") for line in others)
     assert metadata.get_payload().startswith("# lightning-sm")
-    assert "lightning-sm = lightning_sm.__main__:main" in scripts
+    assert "lightning-sm = lightning_sm.__main__:main" in about["entry_points.txt"]
 
 
 def test_the_source_distribution(built):

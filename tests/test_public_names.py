@@ -2,28 +2,15 @@
 
 import importlib
 import inspect
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import lightning_sm
-from lightning_sm import errors
+from lightning_sm import strategies
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.fresh import run_fresh
 
-_STRATEGIES = (
-    "SMDDPDeepSpeedStrategy",
-    "SMDDPFSDPStrategy",
-    "SMDDPModelParallelStrategy",
-    "SMDDPPlugin",
-    "SMDDPStrategy",
-    "SMPFSDPStrategy",
-    "SMPStrategy",
-    "TorchrunXLAStrategy",
-)
-_NEED_LIGHTNING = ("ModelExport", *_STRATEGIES, "SageMakerCLI")
+_NEED_LIGHTNING = ("ModelExport", *dir(strategies), "SageMakerCLI")
 _NAMES = [namespace.name for namespace in installed_namespaces()]
 
 
@@ -34,15 +21,6 @@ def test_dir_shows_the_public_names_and_nothing_else(module):
     found = importlib.import_module(module)
     assert dir(found) == sorted(found.__all__)
     assert all(getattr(found, name) is not None for name in dir(found))
-
-
-def test_every_error_is_listed():
-    defined = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
-    assert defined == set(errors.__all__)
-
-
-def test_strategies_hold_strategies_only():
-    assert dir(importlib.import_module("lightning_sm.strategies")) == list(_STRATEGIES)
 
 
 def test_without_lightning_the_error_says_so_and_other_names_work():
@@ -69,19 +47,6 @@ def test_without_lightning_the_error_says_so_and_other_names_work():
         assert "HINT: Add pytorch-lightning to the requirements.txt beside your script. (https://" in text
         assert text.endswith("#lightningimporterror)")
     assert not any(others)
-
-
-def test_in_an_interpreter_without_any_package():
-    code = "import lightning_sm as sm\nprint(sm.TrainingJob.resolve({}).in_container, sm.Topology.resolve().num_nodes)"
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code],
-        cwd=Path(lightning_sm.__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stdout.strip()) == (0, "False 1"), done.stderr
 
 
 def test_a_lightning_whose_import_fails(tmp_path):

@@ -3,12 +3,10 @@
 import os
 import sys
 import textwrap
-import types
 
 import pytest
 
-from lightning_sm._lightning import Namespace, installed_namespaces
-from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning import installed_namespaces
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.fresh import run_fresh
 
@@ -69,14 +67,6 @@ def test_broken_topology_does_not_keep_lightning_from_being_imported():
     assert "global_rank is 5 by RANK, but world_size is 4 by WORLD_SIZE" in said[1][0][0]
 
 
-def test_nothing_changes_on_a_laptop(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    trainer_class = installed_namespaces()[0].module().Trainer
-    strategy = strategy_of(trainer_class(accelerator="cpu", strategy="ddp", devices=1, logger=False))
-    assert type(strategy).__module__.startswith(_NAMES[0].split(".")[0])
-    assert type(strategy.cluster_environment).__name__ == "LightningEnvironment"
-
-
 _USE = """
 import lightning_sm.errors
 for use in (
@@ -119,11 +109,3 @@ def test_a_lightning_of_the_future(tmp_path):
     said = run_fresh(code + _USE, PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
     assert said[0] == ["2.7rc1"]
     assert all("ModuleNotFoundError" in line for (line,) in said[1:])
-
-
-@pytest.mark.parametrize(("text", "version"), [("2.7rc1", (2, 7)), ("2.7.0.dev20270101", (2, 7)), ("10.0", (10, 0))])
-def test_versions_of_every_spelling(monkeypatch, text, version):
-    module = types.ModuleType(f"made_up_lightning_{text}")
-    vars(module)["__version__"] = text
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert Namespace(module.__name__).version == version

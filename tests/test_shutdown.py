@@ -14,21 +14,10 @@ from lightning_sm._shutdown import Deadline, have_equal_batches, read_deadline
 @pytest.mark.parametrize(
     ("seconds", "save_seconds", "margin"), [(100, 0, 5), (86_400, 0, 120), (86_400, 30, 180), (100, 10, 25)]
 )
-def test_the_margin_leaves_room_for_a_checkpoint_and_the_model(seconds, save_seconds, margin):
-    assert Deadline(seconds, started=0).margin(save_seconds) == margin
-
-
-def test_a_deadline_is_near_when_the_margin_begins():
-    now = [0.0]
-    deadline = Deadline(1000, started=0, clock=lambda: now[0])
-    for now[0], save_seconds, is_near in (
-        (949, 0, False),
-        (950, 0, True),
-        (2000, 0, True),
-        (900, 24, False),
-        (900, 25, True),
-    ):
-        assert deadline.is_near(save_seconds) is is_near, (now, save_seconds)
+def test_a_deadline_is_near_when_there_is_room_for_a_checkpoint_and_the_model_only(seconds, save_seconds, margin):
+    for left, is_near in ((margin + 1, False), (margin, True), (-1, True)):
+        deadline = Deadline(seconds, started=5, clock=lambda left=left: 5 + seconds - left)
+        assert deadline.is_near(save_seconds) is is_near
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="there is no /proc")

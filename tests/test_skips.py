@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.helpers.processes import ROOT
-from tests.helpers.skips import SKIPS, Skip, installed_version
+from tests.helpers.skips import SKIPS, installed_version
 from tools.matrix.__main__ import paths_of
 from tools.matrix.rows import ROWS
 
@@ -41,10 +41,3 @@ def test_each_entry_applies_to_some_row_that_runs_the_test_and_not_to_all(skip):
     applies = [has and skip.lacks(row.version, _torch(row)) for has, row in zip(runs, ROWS)]
     assert any(applies), "no row that runs the test lacks it: remove the entry"
     assert not all(applies), "no supported row runs these tests"
-
-
-def test_patterns_match_parameters_as_they_stand():
-    skip = Skip("tests/a.py::test_b[c-*]", lambda lightning, torch: True, "")
-    assert skip.matches("tests/a.py::test_b[c-1]")
-    assert not skip.matches("tests/a.py::test_bc")
-    assert not skip.matches("tests/a.py::test_b[d-1]")

@@ -1,8 +1,8 @@
 """Reads the fields of a ``TrainingJob`` from ``/opt/ml/input/config`` and from SageMaker's environment variables."""
 
 import os
-import stat
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
@@ -73,15 +73,16 @@ class Channel:
             RoutingError: It is a pipe, missing, empty or not readable.
         """
         where = f"The channel {self.name!r} at {self.path}"
-        if self.input_mode == "Pipe" or _is_fifo(self.path) or _is_fifo(f"{self.path}_0"):
+        try:
+            is_pipe = self.input_mode == "Pipe" or Path(self.path).is_fifo() or Path(f"{self.path}_0").is_fifo()
+            empty = os.path.isdir(self.path) and not os.listdir(self.path)
+        except OSError as error:
+            raise RoutingError(f"{where} cannot be read ({error}).", hint="Check its permissions.") from error
+        if is_pipe:
             raise RoutingError(
                 f"{where} is a pipe, which no data module reads.",
                 hint="Set the channel's input mode to File or FastFile.",
             )
-        try:
-            empty = os.path.isdir(self.path) and not os.listdir(self.path)
-        except OSError as error:
-            raise RoutingError(f"{where} cannot be read ({error}).", hint="Check its permissions.") from error
         if empty or not os.path.exists(self.path):
             raise RoutingError(
                 f"{where} {'is empty' if empty else 'does not exist'}.",
@@ -95,13 +96,6 @@ _TEXTS = {
     "current_instance_type": "SM_CURRENT_INSTANCE_TYPE",
     "network_interface_name": "SM_NETWORK_INTERFACE_NAME",
 }
-
-
-def _is_fifo(path: str) -> bool:
-    try:
-        return stat.S_ISFIFO(os.stat(path).st_mode)
-    except (OSError, ValueError):
-        return False
 
 
 class _Reader:

@@ -139,11 +139,8 @@ class GracefulStopMixin(Callback):
             raise SystemExit(STOPPED)
 
     def _must_stop(self, trainer: Trainer) -> bool:
-        return self._sigterm.received or self._is_late(trainer)
-
-    def _is_late(self, trainer: Trainer) -> bool:
-        if self._deadline is None:
-            return False
+        if self._sigterm.received or self._deadline is None:
+            return self._sigterm.received
         resume = resume_of(trainer)
         return self._deadline.is_near(0.0 if resume is None else resume.slowest_save)
 

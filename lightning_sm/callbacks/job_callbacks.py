@@ -8,7 +8,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from lightning_sm._atomic_file import check_writable
 from lightning_sm._duration import duration_of_option
-from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import SupportLevel, describe_level, support_level
 from lightning_sm._lightning.observing import drop_tips, plain_model_summary
 from lightning_sm._lightning.trainer_hooks import skip_unused_hooks
@@ -73,8 +72,7 @@ def own_callbacks(
         own.append(world_check(context.topology, folders))
     if job.in_container:
         if "://" not in context.output_dir[0]:
-            with failure_reported(job):
-                check_writable(context.output_dir[0], "output directory")
+            check_writable(context.output_dir[0], "output directory")
         own += _auto_resume(arguments, present, context, config)
     export = _absent("ModelExport", present, context)
     if export is not None and options.export and (job.in_container or options.model_dir is not None):
@@ -124,17 +122,16 @@ def monitor_callbacks(
     own: List[Any] = []
     monitor = _absent("TrainingMonitor", present, context)
     if monitor is not None:
-        with failure_reported(context.job):
-            own.append(
-                monitor(
-                    progress=None if is_terminal else options.log_every,
-                    metrics=options.log_metrics,
-                    report=context.output_dir[0] if options.report else None,
-                    objective=context.job.hyperparameters.objective,
-                    settings=routing,
-                    topology=context.topology,
-                )
+        own.append(
+            monitor(
+                progress=None if is_terminal else options.log_every,
+                metrics=options.log_metrics,
+                report=context.output_dir[0] if options.report else None,
+                objective=context.job.hyperparameters.objective,
+                settings=routing,
+                topology=context.topology,
             )
+        )
     has_summary = arguments.get("enable_model_summary") is not False and not arguments.get("barebones")
     return [*own, *(plain_model_summary(context.namespace, present) if has_summary and not is_terminal else ())]
 
@@ -165,9 +162,8 @@ def upload_callbacks(targets: Mapping[str, str], context: RunContext) -> List[An
     """
     if not targets or not _has_level("TensorBoardUpload", context):
         return []
-    with failure_reported(context.job):
-        upload: Any = callback_class(context.namespace, "TensorBoardUpload")
-        return [upload(targets, context.options.upload_every)]
+    upload: Any = callback_class(context.namespace, "TensorBoardUpload")
+    return [upload(targets, context.options.upload_every)]
 
 
 def _has_level(name: str, context: RunContext) -> bool:
@@ -205,8 +201,7 @@ def _graceful_stop(present: Sequence[Any], context: RunContext) -> List[Any]:
     graceful_stop = _absent("GracefulStop", present, context)
     if graceful_stop is None or not (in_container or max_runtime is not None):
         return []
-    with failure_reported(context.job):
-        return [graceful_stop(max_runtime=max_runtime)]
+    return [graceful_stop(max_runtime=max_runtime)]
 
 
 def _saves(arguments: Dict[str, Any]) -> bool:
@@ -228,14 +223,13 @@ def _auto_resume(
 ) -> List[Any]:
     """The callback that saves and resumes, and sends the checkpoints of the callbacks that are there to the job."""
     options, directory = context.options, _checkpoint_dir(present, context)
-    with failure_reported(context.job):
-        seconds = duration_of_option("save_every", options.save_every)
-        if is_remote(directory) and _saves(arguments):
-            check_url(directory)
-            # In the main thread, as Lightning does: a thread that saves would make another one.
-            Storage(directory).prepare()
-        elif _saves(arguments) and not arguments.get("fast_dev_run"):
-            check_writable(directory, "checkpoint directory")
+    seconds = duration_of_option("save_every", options.save_every)
+    if is_remote(directory) and _saves(arguments):
+        check_url(directory)
+        # In the main thread, as Lightning does: a thread that saves would make another one.
+        Storage(directory).prepare()
+    elif _saves(arguments) and not arguments.get("fast_dev_run"):
+        check_writable(directory, "checkpoint directory")
     # Without the parser's values, which may hold what cannot be pickled.
     given, chosen = Given(parts=context.given.parts), replace(options, checkpoint_dir=directory)
     places = CheckpointPlaces(replace(context, given=given, options=chosen))
@@ -251,7 +245,6 @@ def _auto_resume(
 
         identity = ProgramIdentity.of(context.job, None if config is None else yaml.safe_load(config))
         more = {"save_every": seconds, "async_save": options.async_save, "places": places}
-        with failure_reported(context.job):
-            own.append(auto_resume(directory, options.resume, identity, options.resume_weights_only, **more))
+        own.append(auto_resume(directory, options.resume, identity, options.resume_weights_only, **more))
     finetuning = _absent("FinetuningState", present, context)
     return own if finetuning is None or options.resume == "never" else [*own, finetuning()]

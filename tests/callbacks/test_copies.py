@@ -29,34 +29,28 @@ class Model(pl.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
-class Copies(pl.Callback):
-    """Copies the trainer once in each of these hooks, and pickles it."""
+def copies_in(name):
+    """A hook that copies the trainer when it runs first, and pickles it."""
 
-    def __init__(self):
-        self.copies = {}
-
-    def _copy(self, trainer, pl_module, name):
-        if isinstance(self.copies, dict) and name not in self.copies:
+    def hook(self, trainer, pl_module, *_):
+        if isinstance(self.copies, dict) and name not in self.copies and not trainer.sanity_checking:
             copies, self.copies = self.copies, None
             pickle.dumps(trainer)
             copies[name] = copy.deepcopy((trainer, pl_module))
             self.copies = copies
 
-    def on_fit_start(self, trainer, pl_module):
-        self._copy(trainer, pl_module, "fit start")
+    return hook
 
-    def on_train_start(self, trainer, pl_module):
-        self._copy(trainer, pl_module, "train start")
 
-    def on_train_batch_end(self, trainer, pl_module, *_):
-        self._copy(trainer, pl_module, "batch end")
+class Copies(pl.Callback):
+    def __init__(self):
+        self.copies = {}
 
-    def on_validation_end(self, trainer, pl_module):
-        if not trainer.sanity_checking:
-            self._copy(trainer, pl_module, "validation end")
-
-    def on_train_end(self, trainer, pl_module):
-        self._copy(trainer, pl_module, "train end")
+    on_fit_start = copies_in("fit start")
+    on_train_start = copies_in("train start")
+    on_train_batch_end = copies_in("batch end")
+    on_validation_end = copies_in("validation end")
+    on_train_end = copies_in("train end")
 
 
 def trained(directory, is_job):

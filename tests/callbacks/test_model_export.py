@@ -7,10 +7,9 @@ import torch
 from lightning_sm import _export
 from lightning_sm._lightning import Namespace
 from lightning_sm.callbacks import callback_class
-from lightning_sm.errors import ExportError, OutputError
+from lightning_sm.errors import ExportError
 from tests.export.formats import needs
 from tests.helpers.checkpoint_files import Extra
-from tests.helpers.processes import local_rendezvous
 from tests.projects.container import log_lines
 from tests.projects.nets import Dictionaries, Headless, Net, loader
 
@@ -73,11 +72,6 @@ def test_exported_config_runs_outside_a_container(container):
     assert cli.trainer.global_step == 4
 
 
-def test_the_export_can_be_turned_off(container):
-    fit(container, **{"sagemaker.export": False})
-    assert not container.model.exists()
-
-
 def test_a_diverged_training_exports_a_readable_summary(container):
     fit(container, **{"model.lr": math.inf})
     assert container.summary["metrics"]["val_loss"] is None
@@ -97,25 +91,6 @@ def test_outside_a_container_only_with_a_model_dir(container, tmp_path):
     assert not container.model.exists()
     fit_net(container, model, data, model_dir=str(tmp_path / "there"))
     assert sorted(os.listdir(tmp_path / "there")) == ["model.json", "model.pt"]
-
-
-def test_unwritable_model_directory_fails_before_training(container):
-    (container.base / "model").write_text("a file")
-    trainer = a_trainer(container, callback_class(PL, "ModelExport")())
-    with pytest.raises(OutputError, match="The model directory"):
-        trainer.fit(Net(), loader())
-    assert "OutputError: The model directory" in container.failure
-    trainer.validate(Net(), loader(), verbose=False)
-
-
-@pytest.mark.full
-def test_two_processes_write_one_model(container):
-    ran = container.run("-m", "torch.distributed.run", *local_rendezvous(), "--nproc_per_node=2", "train.py")
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.count("Exported the last model") == 1
-    assert ran.stderr.count("SageMaker settings:") == 1
-    assert sorted(os.listdir(container.model)) == ["config.resolved.yaml", "config.yaml", "model.json", "model.pt"]
-    assert container.summary["global_step"] == 1
 
 
 WEIGHTS_ONLY = ["state_dict", "checkpoint", "safetensors"]
@@ -170,9 +145,11 @@ def keeps(container, monitor):
 @pytest.mark.parametrize("name", ["torchscript", "checkpoint"])
 def test_best_and_last_weights(container, name, weights):
     model, data = nets(name)
-    best = keeps(container, "falling")
+    # Those that are kept for their epoch or step are not the best.
+    newest, best = [keeps(container, name) for name in ("epoch", "global_step")], keeps(container, "falling")
     export = callback_class(PL, "ModelExport")(export=name, export_weights=weights)
-    a_trainer(container, export, [FirstIsBest(), best], max_epochs=3).fit(model, **data)
+    a_trainer(container, export, [FirstIsBest(), *newest, best], max_epochs=3).fit(model, **data)
+    assert all(callback.best_model_path for callback in newest)
     saved = _export.load_file(best.best_model_path, weights_only=False)
     assert not torch.equal(saved["state_dict"]["head.weight"], model.head.weight)
     expected = saved["state_dict"] if weights == "best" else model.state_dict()
@@ -186,17 +163,6 @@ def test_best_and_last_weights(container, name, weights):
     assert container.summary["checkpoint"] == (best.best_model_path if weights == "best" else None)
     assert container.summary["monitor"] == ("falling" if weights == "best" else None)
     assert container.summary["score"] == (float(best.best_model_score) if weights == "best" else None)
-
-
-@pytest.mark.parametrize("newest", ["epoch", "global_step"])
-def test_checkpoints_that_are_kept_for_their_step_are_not_the_best(container, newest):
-    model, data = nets("state_dict")
-    best, kept = keeps(container, "falling"), keeps(container, newest)
-    callbacks = [FirstIsBest(), kept, best]
-    a_trainer(container, callback_class(PL, "ModelExport")(), callbacks, max_epochs=3).fit(model, **data)
-    assert kept.best_model_path
-    assert container.summary["checkpoint"] == best.best_model_path
-    assert_equal(exported(container), _export.load_file(best.best_model_path, weights_only=False)["state_dict"])
 
 
 def test_best_checkpoint_is_loaded_with_weights_only(container):

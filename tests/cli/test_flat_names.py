@@ -4,22 +4,16 @@ import pytest
 
 from lightning_sm._lightning import Namespace
 from lightning_sm.cli import sagemaker_cli_class
-from lightning_sm.errors import HyperparameterError
 from tests.projects.container import config_of
-
-
-@pytest.mark.parametrize("name", ["lr", "model__lr", "model__init_args__lr", "model.lr", "model.init_args.lr"])
-def test_a_name_sets_the_only_key_that_ends_in_it(container, name):
-    container.hyperparameters({name: 0.25})
-    cli = container.cli()
-    assert cli.model.given["lr"] == 0.25
-    table = cli.routing.table()
-    assert ("model.lr = 0.25 ← hyperparameter 'lr'" in table) == (name == "lr")
 
 
 @pytest.mark.parametrize(
     ("name", "value", "read"),
     [
+        *(
+            (name, 0.25, lambda cli: cli.model.given["lr"])
+            for name in ("lr", "model__lr", "model__init_args__lr", "model.lr", "model.init_args.lr")
+        ),
         ("max_epochs", 7, lambda cli: cli.trainer.max_epochs),
         ("max-epochs", 7, lambda cli: cli.trainer.max_epochs),
         ("trainer__max_epochs", 7, lambda cli: cli.trainer.max_epochs),
@@ -30,36 +24,21 @@ def test_a_name_sets_the_only_key_that_ends_in_it(container, name):
         ("save_every", "5m", lambda cli: config_of(cli)["sagemaker"]["save_every"]),
     ],
 )
-def test_keys_of_trainer_data_and_options(container, name, value, read):
+def test_a_name_sets_the_only_key_that_ends_in_it(container, name, value, read):
     container.hyperparameters({name: value})
     found = read(container.cli())
     assert getattr(found, "as_dict", lambda: found)() == value
 
 
-def test_two_keys_are_an_error_that_lists_both(container):
-    container.hyperparameters(batch_size=2)
-    expected = (
-        r"'batch_size' may mean data\.batch_size or model\.batch_size\. HINT: .*"
-        r"sagemaker\.hyperparameters: \{batch_size: data\.batch_size\}, or send it as 'data__batch_size'"
-    )
-    with pytest.raises(HyperparameterError, match=expected):
-        container.cli()
-    assert "may mean data.batch_size or model.batch_size" in container.failure
-
-
 @pytest.mark.parametrize("key", ["data.batch_size", "data.init_args.batch_size"])
 @pytest.mark.parametrize("place", ["config", "hyperparameter", "typed"])
 def test_an_explicit_key_wins(container, key, place):
-    words = []
-    chosen = {}
-    if place == "config":
-        container.config(f"sagemaker: {{hyperparameters: {{batch_size: {key}}}}}")
-    elif place == "hyperparameter":
-        chosen = {"sagemaker.hyperparameters": {"batch_size": key}}
-    else:
-        words = [f"--sagemaker.hyperparameters={{batch_size: {key}}}"]
-    container.hyperparameters({"batch_size": 2, **chosen})
-    cli = container.cli(*words)
+    choice = f"{{batch_size: {key}}}"
+    container.config(f"sagemaker: {{hyperparameters: {choice}}}" if place == "config" else "")
+    chosen = {"sagemaker.hyperparameters": {"batch_size": key}} if place == "hyperparameter" else {}
+    cli = container.hyperparameters({"batch_size": 2, **chosen}).cli(
+        *([f"--sagemaker.hyperparameters={choice}"] if place == "typed" else [])
+    )
     assert (cli.datamodule.batch_size, cli.model.given["batch_size"]) == (2, 1)
     assert f"{key} = 2 ← hyperparameter 'batch_size'" in cli.routing.table()
 
@@ -93,10 +72,3 @@ def test_the_target_of_a_link_is_not_meant(container):
     container.hyperparameters(batch_size=4)
     cli = container.cli(cls=LinkingCLI, model_class=TinyModel, datamodule_class=TinyData)
     assert (cli.datamodule.batch_size, cli.model.given["batch_size"]) == (4, 4)
-
-
-@pytest.mark.parametrize("value", ["lr", ["lr"], {"lr": 1}])
-def test_a_mapping_that_is_none(container, value):
-    container.hyperparameters({"lr": 1, "sagemaker.hyperparameters": value})
-    with pytest.raises(HyperparameterError, match=r"sagemaker\.hyperparameters"):
-        container.cli()

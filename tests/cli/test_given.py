@@ -8,19 +8,11 @@ from lightning_sm._lightning import Namespace
 from lightning_sm.cli import sagemaker_cli_class
 from lightning_sm.errors import HyperparameterError, TopologyError
 from tests.helpers.environ import torchrun
-from tests.projects.container import config_of, loggers_of
+from tests.projects.container import loggers_of
 
 PL = Namespace("pytorch_lightning")
 STOP = "{class_path: EarlyStopping, init_args: {monitor: val_loss, patience: 2}}"
 LIST = f"[{STOP}, LearningRateMonitor]"
-
-
-@pytest.fixture
-def no_fit(monkeypatch):
-    def fit(self, *_, **__):
-        """Train nothing."""
-
-    monkeypatch.setattr(PL.module().Trainer, "fit", fit)
 
 
 def named(cli, name):
@@ -48,7 +40,7 @@ def test_what_a_person_adds_stays_and_the_rest_is_routed(container):
     assert [logger.save_dir for logger in loggers_of(cli.trainer)] == [output, "mine", output]
 
 
-SECTIONED, PLAIN = "fit: {trainer: {max_epochs: %s}}\n", "trainer: {max_epochs: %s}\n"
+SECTIONED, PLAIN = "validate: {trainer: {max_epochs: %s}}\n", "trainer: {max_epochs: %s}\n"
 
 
 @pytest.mark.parametrize(
@@ -59,12 +51,12 @@ SECTIONED, PLAIN = "fit: {trainer: {max_epochs: %s}}\n", "trainer: {max_epochs: 
         ([PLAIN, SECTIONED, PLAIN, SECTIONED], 4),
     ],
 )
-def test_config_files_apply_in_their_order_with_and_without_sections(container, no_fit, texts, expected):
+def test_config_files_apply_in_their_order_with_and_without_sections(container, texts, expected):
     names = [f"{number}.yaml" for number in range(len(texts))]
     for number, text in enumerate(texts):
         container.config(text % (number + 1), names[number])
     container.hyperparameters(config=["config.yaml", *names])
-    assert container.cli("fit", run=True).trainer.max_epochs == expected
+    assert container.cli("validate", run=True).trainer.max_epochs == expected
 
 
 def test_settings_beside_a_section_are_refused_as_on_a_laptop(container):
@@ -135,23 +127,18 @@ def test_interpolation_within_a_routed_list(container, mode):
     assert saver.dirpath == str(container.base / "output" / "data" / "checkpoints" / "ckpts")
 
 
-@pytest.mark.parametrize("value", ["/data/mine", "s3://bucket/x"])
-def test_a_variable_of_lightning_cli_is_set_for_this_run(container, monkeypatch, value):
-    monkeypatch.setenv("PL_TRAINER__DEFAULT_ROOT_DIR", value)
-    monkeypatch.setenv("PL_TRAINER__NUM_NODES", "1")
-    cli = container.cli(parser_kwargs={"default_env": True})
-    assert config_of(cli)["trainer"]["default_root_dir"] == value
-    assert not {"trainer.default_root_dir", "trainer.num_nodes"} & set(cli.routing.sources)
-    assert "trainer.default_root_dir" in container.cli().routing.sources  # LightningCLI does not read it then
-
-
 @pytest.mark.parametrize("text", ["*.png", "a: b: c"])
-def test_a_variable_may_hold_text_that_is_no_yaml(container, monkeypatch, text):
+def test_a_variable_of_lightning_cli_is_set_for_this_run(container, in_environ, text):
     from tiny_model import TinyModel
 
-    monkeypatch.setenv("PL_MODEL__TEXT", text)
-    cli = container.hyperparameters(config=[]).cli(model_class=TinyModel, parser_kwargs={"default_env": True})
-    assert cli.model.given["text"] == text
+    root, nodes = {"PL_TRAINER__DEFAULT_ROOT_DIR": "/data/mine"}, {"PL_TRAINER__NUM_NODES": "1"}
+    in_environ({**root, **nodes, "PL_MODEL__TEXT": text})  # which is no YAML
+    container.hyperparameters(config=[])
+    cli = container.cli(model_class=TinyModel, parser_kwargs={"default_env": True})
+    assert (cli.trainer.default_root_dir, cli.model.given["text"]) == ("/data/mine", text)
+    assert not {"trainer.default_root_dir", "trainer.num_nodes"} & set(cli.routing.sources)
+    unread = container.cli(model_class=TinyModel)  # LightningCLI does not read them then
+    assert "trainer.default_root_dir" in unread.routing.sources
 
 
 def test_the_scripts_own_hyperparameters(container):
@@ -186,19 +173,10 @@ def test_a_subcommand_of_the_project_that_trains_is_resumable_and_exports(contai
     assert (container.model / "model.pt").exists()
 
 
-@pytest.mark.parametrize("nodes", ["2", "3"])
-def test_a_variable_that_names_another_world_is_refused_as_a_word_is(container, monkeypatch, in_environ, nodes):
-    in_environ(torchrun(0, 2, 0, 1, 0, 2))
-    monkeypatch.setenv("PL_TRAINER__NUM_NODES", nodes)
-    monkeypatch.setenv("PL_TRAINER__DEFAULT_ROOT_DIR", "/data/mine")
-    arguments = {"parser_kwargs": {"default_env": True}}
-    if nodes == "3":
-        with pytest.raises(TopologyError, match="the variable PL_TRAINER__NUM_NODES sets num_nodes=3"):
-            container.cli(**arguments)
-        return
-    cli = container.cli(**arguments)
-    assert (cli.trainer.num_nodes, cli.trainer.default_root_dir) == (2, "/data/mine")
-    assert "trainer.num_nodes" not in cli.routing.sources
+def test_a_variable_that_names_another_world_is_refused_as_a_word_is(container, in_environ):
+    in_environ({**torchrun(0, 2, 0, 1, 0, 2), "PL_TRAINER__NUM_NODES": "3"})
+    with pytest.raises(TopologyError, match="the variable PL_TRAINER__NUM_NODES sets num_nodes=3"):
+        container.cli(parser_kwargs={"default_env": True})
 
 
 REQUIRED = """

@@ -9,13 +9,13 @@ from lightning_sm.cli import sagemaker_cli_class
 from lightning_sm.errors import RoutingError
 
 
-def linking(*sources, target="data.init_args.data_dir", defaults=None, **link):
+def linking(*sources, default="here", **link):
     class LinkingCLI(sagemaker_cli_class(Namespace("pytorch_lightning"))):
         def add_arguments_to_parser(self, parser):
             for source in sources:
                 if "." not in source:
-                    parser.add_argument(f"--{source}", type=str, default=(defaults or {}).get(source, "here"))
-            parser.link_arguments(sources[0] if len(sources) == 1 else tuple(sources), target, **link)
+                    parser.add_argument(f"--{source}", type=str, default=default)
+            parser.link_arguments(sources[0] if len(sources) == 1 else sources, "data.init_args.data_dir", **link)
 
     return LinkingCLI
 
@@ -28,16 +28,18 @@ def test_a_channel_feeds_the_source_of_a_link(container):
     assert "data.data_dir" not in cli.routing.sources
 
 
-@pytest.mark.parametrize("how", ["typed", "hyperparameter", "config", "default"])
-def test_a_source_that_was_set_stays(container, how):
-    if how == "hyperparameter":
-        container.hyperparameters(data_root="mine")
-    if how == "config":
-        container.config("data_root: s3://bucket/mine", "root.yaml").hyperparameters(
-            config=["config.yaml", "root.yaml"]
-        )
-    cls = linking("data_root", defaults={"data_root": "hf://mine"} if how == "default" else None)
-    cli = container.cli(*(["--data_root=mine"] if how == "typed" else []), cls=cls)
+@pytest.mark.parametrize(
+    ("words", "values", "default"),
+    [
+        (["--data_root=mine"], {}, "here"),
+        ([], {"data_root": "mine"}, "here"),
+        ([], {"config": ["config.yaml", "root.yaml"]}, "here"),
+        ([], {}, "hf://mine"),
+    ],
+)
+def test_a_source_that_was_set_stays(container, words, values, default):
+    container.config("data_root: s3://bucket/mine", "root.yaml").hyperparameters(values)
+    cli = container.cli(*words, cls=linking("data_root", default=default))
     assert cli.datamodule.data_dir.endswith("mine")
     assert "data_root" not in cli.routing.sources
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from lightning_sm.errors import HyperparameterError
 from tests.projects.container import config_of
 
 CONFIG_SAYS = "data: {class_path: tiny_data.TinyData, init_args: {data_dir: %s}}\n"
@@ -33,11 +32,6 @@ def test_where_data_come_from(container, config, hyperparameters, words, expecte
         configs += ["more.yaml"] if "--config" not in words else []
     found = container.hyperparameters({"config": configs, **hyperparameters}).cli(*words).datamodule.data_dir
     assert found == expected.format(**places).strip("'")
-
-
-def test_an_abbreviation_is_no_key(container):
-    with pytest.raises(HyperparameterError, match=r"trainer\.max_ep\b.* HINT: .*trainer\.max_epochs"):
-        container.cli("--trainer.max_ep=3")
 
 
 @pytest.mark.parametrize("in_job", [True, False])

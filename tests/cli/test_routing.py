@@ -49,15 +49,19 @@ def test_checkpoints_of_a_config_go_there(container, callbacks, below):
     assert last["init_args"]["dirpath"] == directory
 
 
-@pytest.mark.parametrize("how", ["a hyperparameter", "a list", "words"])
-def test_checkpoints_that_were_set_for_this_run_stay(container, how):
-    callback = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "mine"}}
-    if how == "words":
-        words = ("--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=mine")
-    else:
-        words = ()
-        container.hyperparameters({"trainer.callbacks": [callback] if how == "a list" else callback})
-    cli = container.cli(*words)
+MINE = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "mine"}}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"trainer.callbacks": MINE}, []),
+        ({"trainer.callbacks": [MINE]}, []),
+        ({}, ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=mine"]),
+    ],
+)
+def test_checkpoints_that_were_set_for_this_run_stay(container, values, words):
+    cli = container.hyperparameters(values).cli(*words)
     assert resuming(cli) == [os.path.join(output(container), "checkpoints")]
     assert [os.path.realpath(path) for path in checkpoints(cli)] == [os.path.realpath("mine")]
 
@@ -101,8 +105,6 @@ def test_two_candidates_say_how_to_choose(container, capsys):
     container.config("sagemaker: {channels: {training: data.root}}", "choose.yaml")
     container.hyperparameters({"data": "two_ways.TwoWays", "config": ["config.yaml", "choose.yaml"]})
     assert container.cli().datamodule.data_dir == str(container.channel("training"))
-    container.hyperparameters({"data": "two_ways.TwoWays", "sagemaker.channels.training": "data.data_dir"})
-    assert config_of(container.cli())["data"]["init_args"]["data_dir"] == str(container.channel("training"))
 
 
 def test_the_table_is_printed_once_with_sources(container, lines):

@@ -1,5 +1,3 @@
-import re
-
 import pytest
 
 from lightning_sm._lightning import Namespace, SupportLevel, support_level
@@ -10,7 +8,6 @@ from lightning_sm._settings.options import SageMakerOptions
 from lightning_sm.callbacks import callback_class, job_callbacks
 from lightning_sm.callbacks.job_callbacks import own_callbacks, upload_callbacks
 from lightning_sm.errors import CheckpointError
-from tests.helpers.failure_file import reason as reason_of
 from tests.projects.container import log_lines
 from tests.settings.given import context_of
 
@@ -25,7 +22,6 @@ def job(tmp_path):
         in_container=True,
         base_dir=str(tmp_path / "ml"),
         checkpoint_dir=str(tmp_path / "ml" / "checkpoints"),
-        failure_file=str(tmp_path / "ml" / "output" / "failure"),
     )
 
 
@@ -87,7 +83,6 @@ def test_whether_it_saves_and_resumes(job, arguments, options, expected):
         ({"checkpoint_dir": "gs://x"}, "gs://x is neither a local directory nor a URL of S3.* HINT: "),
     ],
 )
-def test_a_resume_that_cannot_be_is_a_reason(job, options, reason):
+def test_a_resume_that_cannot_be_is_refused(job, options, reason):
     with pytest.raises(CheckpointError, match=reason):
         own(job, **options)
-    assert re.match(rf"CheckpointError: .*{reason}", reason_of(job))

@@ -16,10 +16,6 @@ PL = Namespace("pytorch_lightning")
 _BY_CHANCE = {"SaveConfigCallback", "ModelSummary", "RichModelSummary"}
 
 
-def names(callbacks):
-    return [type(callback).__name__ for callback in callbacks]
-
-
 def quiet(**arguments):
     return {"max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False, **arguments}
 
@@ -57,7 +53,7 @@ def test_checkpoints_of_the_script_go_to_the_jobs_directory(container):
     assert [callback.dirpath for callback in callbacks] == [None, f"{directory}/ckpts", "memory://x/y"]
     assert os.path.isdir(f"{directory}/ckpts")
     assert settings["callbacks"][:3] == callbacks
-    added = names(settings["callbacks"][3:])
+    added = [type(callback).__name__ for callback in settings["callbacks"][3:]]
     assert (added.count("AutoResume"), added.count("ModelCheckpoint"), added.count("ModelExport")) == (1, 0, 1)
 
 

@@ -70,12 +70,9 @@ class Container:
             self.monkeypatch.delenv(name)
         return self
 
-    def channels(self, *names, **modes):
-        self.opt_ml.write(
-            "inputdataconfig.json",
-            {name: {"TrainingInputMode": modes.get(name, "File")} for name in (*names, *modes)},
-        )
-        for name in (*names, *modes):
+    def channels(self, *names):
+        self.opt_ml.write("inputdataconfig.json", {name: {"TrainingInputMode": "File"} for name in names})
+        for name in names:
             (self.channel(name)).mkdir(parents=True, exist_ok=True)
             (self.channel(name) / "sample.txt").write_text("1")
         return self

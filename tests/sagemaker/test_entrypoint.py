@@ -104,30 +104,22 @@ def box(tmp_path):
     return Box(tmp_path)
 
 
-@pytest.mark.parametrize("code", [0, 1, 3])
-def test_it_ends_as_its_command_ends(box, code):
-    assert box.program("train", f"raise SystemExit({code})").run() == (code, "")
+@pytest.mark.parametrize(
+    ("code", "has_reason", "expected"), [(0, False, 0), (1, False, 1), (3, False, 3), (0, True, 1), (3, True, 3)]
+)
+def test_it_ends_as_its_command_ends_and_success_beside_a_failure_reason_is_none(box, code, has_reason, expected):
+    if has_reason:
+        (box.folder / "output" / "failure").write_text("ValueError: no such column")
+    assert box.program("train", f"raise SystemExit({code})").run() == (expected, "")
 
 
-def test_success_beside_a_failure_reason_is_none(box):
-    (box.folder / "output" / "failure").write_text("ValueError: no such column")
-    assert box.program("train", "").run() == (1, "")
-    assert box.program("train", "raise SystemExit(3)").run() == (3, "")
-
-
-def test_below_a_shell_that_would_die_of_it(box):
-    box.program("train", 'import subprocess, sys; sys.exit(subprocess.call(["/bin/sh", "-c", "./run.sh; exit $?"]))')
-    box.program("run.sh", f"#!/bin/sh\n{sys.executable} user.py\n")
+@pytest.mark.parametrize("between", ["/bin/sh -c './run.sh; exit $?'", f"{sys.executable} start.py"])
+def test_below_a_shell_or_a_program_that_would_die_of_it(box, between):
+    box.program("train", f"import shlex, subprocess, sys; sys.exit(subprocess.call(shlex.split({between!r})))")
+    box.program("run.sh", f"#!/bin/sh\n{sys.executable} user.py\n").python("start", TRAIN)
     code, log = box.run(until=["user listens"])
     assert code == 143
     assert "user heard" in log
-
-
-def test_below_a_program_that_would_die_of_it(box):
-    box.python("user", "import subprocess, sys; sys.exit(subprocess.call([sys.executable, 'training.py']))")
-    code, log = box.python("training", CATCH).run(until=["training listens"])
-    assert code == 143
-    assert "training heard" in log
 
 
 def test_ranks_hear_it_and_neither_their_launcher_nor_their_workers(box):
@@ -175,21 +167,20 @@ def test_a_job_that_was_complete_when_it_was_stopped(box):
 
 
 @pytest.mark.full
-def test_a_toolkit_that_waits_for_other_hosts_is_not_waited_for(box):
+@pytest.mark.parametrize(
+    ("user", "until", "code", "least"),
+    [
+        (CATCH, ["user listens"], 143, 5),
+        # As on an mpirun job's worker host when the leader has failed.
+        ("import time; open('output/failure', 'w').close(); time.sleep(4)", [], 137, 8),
+    ],
+)
+def test_a_toolkit_that_waits_for_other_hosts_is_not_waited_for(box, user, until, code, least):
     box.program("train", TRAIN.replace("sys.exit(", "code = (") + "import time; time.sleep(60)")
+    box.python("user", user)
     began = time.monotonic()
-    assert box.run(until=["user listens"])[0] == 143
-    assert 5 < time.monotonic() - began < 30
-
-
-@pytest.mark.full
-def test_a_toolkit_that_waits_beside_a_failure_reason_is_not_waited_for(box):
-    """As that of an mpirun job's worker host does when the leader has failed."""
-    box.program("train", TRAIN.replace("sys.exit(", "code = (") + "import time; time.sleep(60)")
-    box.python("user", "import time; open('output/failure', 'w').close(); time.sleep(4)")
-    began = time.monotonic()
-    assert box.run()[0] == 137
-    assert 8 < time.monotonic() - began < 30
+    assert box.run(until=until)[0] == code
+    assert least < time.monotonic() - began < 30
 
 
 def test_a_program_in_the_place_of_the_toolkit(box):

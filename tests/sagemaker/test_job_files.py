@@ -81,40 +81,33 @@ def test_no_container(opt_ml, variables):
 
 
 def test_directories_by_default(opt_ml):
-    base = opt_ml.base
     job = TrainingJob.resolve(opt_ml.host("algo-1").environ())
-    assert job.base_dir == str(base)
-    assert job.model_dir == str(base / "model")
-    assert job.output_data_dir == str(base / "output" / "data")
-    assert job.failure_file == str(base / "output" / "failure")
-    assert job.checkpoint_dir == str(base / "output" / "data" / "checkpoints")
-    (base / "checkpoints").mkdir()
-    job = TrainingJob.resolve(opt_ml.write("checkpointconfig.json", {}).environ())
-    assert job.checkpoint_dir == str(base / "checkpoints")
-    opt_ml.write("checkpointconfig.json", {"S3Uri": "s3://b/p", "LocalPath": "/mnt/checkpoints"})
-    assert TrainingJob.resolve({"SM_INPUT_CONFIG_DIR": str(opt_ml.config)}).checkpoint_dir == "/mnt/checkpoints"
+    found = (job.base_dir, job.model_dir, job.output_data_dir, job.failure_file, job.checkpoint_dir)
+    below = (".", "model", "output/data", "output/failure", "output/data/checkpoints")
+    assert found == tuple(str(opt_ml.base / each) for each in below)
+    assert job.tensorboard_dir is None
 
 
 def test_directories_by_variables(opt_ml):
     opt_ml.host("algo-1").write("inputdataconfig.json", {"training": {}})
     job = TrainingJob.resolve(
-        opt_ml.environ(SM_MODEL_DIR="/m", SM_OUTPUT_DATA_DIR="/o/data", SM_OUTPUT_DIR="/o", SM_INPUT_DIR="/i")
-    )
+        {"SM_INPUT_CONFIG_DIR": str(opt_ml.config), "SM_INPUT_DIR": "/i", "SM_MODEL_DIR": "/m",
+         "SM_OUTPUT_DATA_DIR": "/o/data", "SM_OUTPUT_DIR": "/o"}
+    )  # fmt: skip
     assert (job.model_dir, job.output_data_dir, job.failure_file) == ("/m", "/o/data", "/o/failure")
     assert job.channels["training"].path == "/i/data/training"
     assert job.sources["model_dir"] == "SM_MODEL_DIR"
 
 
-def test_tensorboard_directory(opt_ml):
-    assert TrainingJob.resolve(opt_ml.host("algo-1").environ()).tensorboard_dir is None
-    opt_ml.write(
-        "tensorboardoutputconfig.json", {"S3OutputPath": "s3://b/p", "LocalPath": "/opt/ml/output/tensorboard"}
-    )
+@pytest.mark.parametrize("written", [{}, {"LocalPath": "/mnt/sync"}])
+def test_directories_that_the_service_uploads(opt_ml, written):
+    default, board = opt_ml.base / "checkpoints", "tensorboardoutputconfig.json"
+    default.mkdir()
+    opt_ml.host("algo-1").write("checkpointconfig.json", written).write(board, {"S3OutputPath": "s3://b/p", **written})
     job = TrainingJob.resolve(opt_ml.environ())
-    assert job.tensorboard_dir == "/opt/ml/output/tensorboard"
-    assert job.sources["tensorboard_dir"] == str(opt_ml.config / "tensorboardoutputconfig.json")
-    job = TrainingJob.resolve(opt_ml.write("tensorboardoutputconfig.json", {"S3OutputPath": "s3://b/p"}).environ())
-    assert job.tensorboard_dir is None
+    assert job.checkpoint_dir == (written.get("LocalPath") or str(default))
+    assert job.tensorboard_dir == written.get("LocalPath")
+    assert job.sources.get("tensorboard_dir") == (str(opt_ml.config / board) if written else None)
 
 
 _RESOURCES = {"current_host": "algo-1", "hosts": ["algo-1"]}

@@ -12,10 +12,6 @@ def _resolve(environ, hostname="nowhere"):
     return Topology.resolve({name: str(value) for name, value in environ.items()}, hostname=hostname)
 
 
-def _world(topology):
-    return topology.global_rank, topology.world_size, topology.local_rank, topology.local_world_size
-
-
 def _nodes(topology):
     return topology.node_rank, topology.num_nodes
 
@@ -43,6 +39,9 @@ _WRAPPER = {"RANK": 3, "WORLD_SIZE": 4, "LOCAL_RANK": 1}
         ({"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 0}, Launcher.LOCAL, (None, None, 0, None), (0, 1)),
         (mpirun(3, 4, 1, 2), Launcher.MPI, (3, 4, 1, 2), (1, 2)),
         (mpirun(0, 1, 0, 1), Launcher.MPI, (0, 1, 0, 1), (0, 1)),
+        # OMPI_COMM_WORLD_NODE_RANK counts processes of one node: 0 on both hosts.
+        (mpirun(0, 2, 0, 1, OMPI_COMM_WORLD_NODE_RANK=0), Launcher.MPI, (0, 2, 0, 1), (0, 2)),
+        (mpirun(1, 2, 0, 1, OMPI_COMM_WORLD_NODE_RANK=0), Launcher.MPI, (1, 2, 0, 1), (1, 2)),
         ({}, Launcher.LOCAL, (None, None, 0, None), (0, 1)),
         # The children that Lightning starts on a laptop.
         ({"LOCAL_RANK": 1}, Launcher.LOCAL, (None, None, 1, None), (0, 1)),
@@ -50,7 +49,8 @@ _WRAPPER = {"RANK": 3, "WORLD_SIZE": 4, "LOCAL_RANK": 1}
 )
 def test_row(environ, launcher, world, nodes):
     topology = _resolve(environ)
-    assert (topology.launcher, _world(topology), _nodes(topology)) == (launcher, world, nodes)
+    found = (topology.global_rank, topology.world_size, topology.local_rank, topology.local_world_size)
+    assert (topology.launcher, found, _nodes(topology)) == (launcher, world, nodes)
     assert topology.is_external is (world[1] is not None)
 
 
@@ -70,12 +70,6 @@ def test_first_row_that_applies_wins(opt_ml, environ, launcher, rank):
     opt_ml.host("algo-2", "algo-1", "algo-2")
     topology = _resolve(opt_ml.environ(**environ))
     assert (topology.launcher, topology.global_rank) == (launcher, rank)
-
-
-def test_mpi_node_rank_variable_is_not_the_node():
-    # It counts processes of one node: here 0 on every host.
-    topologies = [_resolve(mpirun(rank, 2, 0, 1, OMPI_COMM_WORLD_NODE_RANK=0)) for rank in (0, 1)]
-    assert [_nodes(topology) for topology in topologies] == [(0, 2), (1, 2)]
 
 
 _TWO = ("algo-1", "algo-2")

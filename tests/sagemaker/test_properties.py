@@ -57,13 +57,12 @@ def tree(tmp_path_factory):
 
 
 def _only_our_errors(function, *args):
+    message = "none"
     try:
-        return function(*args)
+        function(*args)
     except LightningSMError as error:
         message = str(error)
-        assert message.strip()
-        assert len(message.splitlines()) == 1, message
-        return None
+    assert len(message.splitlines()) == 1, message
 
 
 def _environment():
@@ -73,19 +72,11 @@ def _environment():
 
 
 def _everything(environ):
-    environ = {name: value for name, value in environ.items() if _storable(value)}
+
     _only_our_errors(TrainingJob.resolve, environ)
     _only_our_errors(lambda: str(Topology.resolve(environ, hostname="algo-1")))
     with mock.patch.dict(os.environ, environ):
         _only_our_errors(_environment)
-
-
-def _storable(value):
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in value
 
 
 @pytest.mark.parametrize("name", _FILES)
@@ -109,17 +100,11 @@ def test_objects_of_the_right_keys(tree, hosts, hyperparameters):
     _everything(tree.environ())
 
 
+@pytest.mark.parametrize("launcher", [{}, torchrun(1, 2, 0, 1, 1), mpirun(1, 2, 1, 2)])
 @given(environ=_environs)
 @example({"LOCAL_RANK": ""})
 @example({"LOCAL_RANK": " "})
 @example({"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1", "SM_OUTPUT_DATA_DIR": "a\nb"})
-@_quick
-def test_any_variables(environ):
-    _everything(environ)
-
-
-@pytest.mark.parametrize("launcher", [torchrun(1, 2, 0, 1, 1), mpirun(1, 2, 1, 2)], ids=["torchrun", "mpirun"])
-@given(environ=_environs)
 @_quick
 def test_any_variables_over_a_launchers(launcher, environ):
     _everything({**launcher, **environ})

@@ -68,19 +68,14 @@ def fed(job, source, **more):
         (["training", "code", "sm_drivers", "recipe"], "data_dir, code", {"data.data_dir": "training"}),
         (["code"], "data_dir", {}),
         ([], "data_dir", {}),
+        # A default that is remote or below the base directory stays.
+        (["training"], "data_dir='s3://bucket/x'", {}),
+        (["training"], "data_dir='/nowhere/kept'", {}),
+        (["training"], "data_dir='data'", {"data.data_dir": "training"}),
     ],
 )  # fmt: skip
 def test_by_name(make_job, channels, parameters, expected):
     assert fed(make_job(*channels), parameters) == expected
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    ["data_dir, train=True", "data_dir, train: bool = None", "data_dir, train: Optional[float] = None",
-     "data_dir, train: 'int' = 0", "data_dir, train=0.8"],
-)  # fmt: skip
-def test_a_number_of_the_channels_name_is_no_path(make_job, parameters):
-    assert fed(make_job("train"), parameters) == {"data.data_dir": "train"}
 
 
 @dataclass
@@ -89,11 +84,14 @@ class Split:
 
 
 @pytest.mark.parametrize(
-    "annotation",
-    ["'Optional[int]'", "Split", "Optional[Split]", "List[str]", "Union[str, int]", "Callable"],
-)
-def test_what_is_no_path_by_its_type(make_job, annotation):
-    assert fed(make_job("train"), f"data_dir, train: {annotation} = None") == {"data.data_dir": "train"}
+    "parameter",
+    # A number of the channel's name, and what is no path by its type.
+    ["train=True", "train: bool = None", "train: Optional[float] = None", "train: 'int' = 0", "train=0.8",
+     *(f"train: {annotation} = None" for annotation in
+       ("'Optional[int]'", "Split", "Optional[Split]", "List[str]", "Union[str, int]", "Callable"))],
+)  # fmt: skip
+def test_what_is_no_path(make_job, parameter):
+    assert fed(make_job("train"), f"data_dir, {parameter}") == {"data.data_dir": "train"}
 
 
 @pytest.mark.parametrize(
@@ -171,12 +169,6 @@ def test_a_channel_that_the_job_has_not(make_job):
 
 def test_what_was_said_explicitly_stays_even_if_the_channel_is_broken(make_job):
     assert route(make_job(training="Pipe"), "data_dir", given_of(data={"data_dir": "here"})) == {}
-
-
-def test_a_remote_default_stays(make_job):
-    assert fed(make_job("training"), "data_dir='s3://bucket/x'") == {}
-    assert fed(make_job("training"), "data_dir='/nowhere/kept'") == {}
-    assert fed(make_job("training"), "data_dir='data'") == {"data.data_dir": "training"}
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "fifo", "numbered fifo", "Pipe", "below a file"])

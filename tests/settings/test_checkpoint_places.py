@@ -27,45 +27,32 @@ JOB = TrainingJob(
 LAST = {"ckpt_path": "last"} if hasattr(CHECKPOINT, "_find_last_checkpoints") else {}
 
 
-def test_a_program_finds_its_checkpoints_where_it_told_a_callback_to_save(tmp_path, monkeypatch):
-    (tmp_path / "code").mkdir()
+@pytest.mark.parametrize("told", ["best", "."])
+def test_a_program_finds_its_checkpoints_where_it_told_a_callback_to_save(tmp_path, monkeypatch, told):
+    (tmp_path / "code" / "best").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "code")
-    kept = tmp_path / "ml" / "checkpoints"
-    job = dataclasses.replace(JOB, base_dir=str(tmp_path / "ml"), checkpoint_dir=str(kept))
-    callback = PL.module("callbacks").ModelCheckpoint("best", filename="{epoch}/best")
-    (tmp_path / "code" / "best").mkdir()
-    (tmp_path / "code" / "best" / "mine.ckpt").write_text("mine")
+    directory = tmp_path / "ml" / "checkpoints"
+    job = dataclasses.replace(JOB, base_dir=str(tmp_path / "ml"), checkpoint_dir=str(directory))
+    callback = PL.module("callbacks").ModelCheckpoint(told, filename="{epoch}/best")
+    Path(told, "mine.ckpt").write_text("mine")
     places = CheckpointPlaces(context_of(job))
     for _ in range(2):  # with the trainer, and with its fit
         places.route([callback])
-    assert callback.dirpath == str(kept / "best")
-    (kept / "best" / "epoch=1").mkdir()
-    for name in ("epoch=1/best.ckpt", "mine.ckpt", "old.ckpt"):
-        (kept / "best" / name).write_text("saved")
-    (kept / "best" / "shards.ckpt").mkdir()
-    (kept / "best" / "shards.ckpt" / "0").write_text("shard")
-    places.link_checkpoints()
-    (kept / "best" / "old.ckpt").unlink()
-    places.link_checkpoints()
-    found = {str(path.relative_to("best")) for path in Path("best").rglob("*.ckpt")}
-    assert found == {"epoch=1/best.ckpt", "mine.ckpt", "shards.ckpt"}
-    texts = [Path("best", name).read_text() for name in ("epoch=1/best.ckpt", "mine.ckpt", "shards.ckpt/0")]
-    assert texts == ["saved", "mine", "shard"]
-    shutil.rmtree("best")
-    assert (kept / "best" / "shards.ckpt" / "0").exists()
-
-
-def test_links_of_a_checkpoint_directory_of_all_leave_the_series_out(tmp_path, monkeypatch):
-    (tmp_path / "code").mkdir()
-    monkeypatch.chdir(tmp_path / "code")
-    kept = tmp_path / "ml" / "checkpoints"
-    places = CheckpointPlaces(context_of(dataclasses.replace(JOB, base_dir="/ml", checkpoint_dir=str(kept))))
-    places.route([PL.module("callbacks").ModelCheckpoint(".")])
-    (kept / "train-1a2b3c" / "fit-0").mkdir(parents=True)
-    for name in ("best.ckpt", "train-1a2b3c/fit-0/step-7.ckpt"):
+    kept = directory / told
+    assert callback.dirpath == str(kept)
+    # That of a series of saves is no checkpoint of the callback's.
+    for name in ("epoch=1/best.ckpt", "mine.ckpt", "old.ckpt", "shards.ckpt/0", "train-1a2b3c/fit-0/step-7.ckpt"):
+        (kept / name).parent.mkdir(parents=True, exist_ok=True)
         (kept / name).write_text("saved")
     places.link_checkpoints()
-    assert [path.name for path in Path(".").rglob("*")] == ["best.ckpt"]
+    (kept / "old.ckpt").unlink()
+    places.link_checkpoints()
+    found = {str(path.relative_to(told)) for path in Path(told).rglob("*.ckpt")}
+    assert found == {"epoch=1/best.ckpt", "mine.ckpt", "shards.ckpt"}
+    texts = [Path(told, name).read_text() for name in ("epoch=1/best.ckpt", "mine.ckpt", "shards.ckpt/0")]
+    assert texts == ["saved", "mine", "saved"]
+    shutil.rmtree(Path(told).resolve())
+    assert (kept / "shards.ckpt" / "0").exists()
 
 
 class Program:

@@ -52,12 +52,6 @@ def test_subcommand(words, hyperparameter, expected):
     assert "subcommand" not in arguments.named
 
 
-@pytest.mark.parametrize("value", ["train", 5, ["fit"], {"fit": 1}, True])
-def test_unknown_subcommand(value):
-    with pytest.raises(HyperparameterError, match="HINT: Use one of fit, predict, test, validate"):
-        read([], {"subcommand": value})
-
-
 VALUES = {
     "model.size": 5,
     "model.lr": 1e-05,
@@ -134,26 +128,26 @@ def test_a_config_in_a_channel(folder):
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("words", "values", "message"),
     [
-        ("missing.yaml", r"'missing\.yaml' is neither .*missing\.yaml.*holds a\.yaml, b\.yaml, c\.yml"),
-        ("settings/x.yaml", r"neither .* nor .*nowhere.x\.yaml.* HINT: "),
-        ("s3://bucket/a.yaml", "not on this host.* HINT: Bring it in a channel"),
-        ("", "The config file ''"),
-        ("a\x00.yaml", "The config file"),
-        (5, "The hyperparameter 'config' is 5"),
-        ([5], r"The hyperparameter 'config' is \[5\]"),
-        ({"a": 1}, "Give one path, or a list of paths"),
+        ([], {"config": "missing.yaml"}, r"'missing\.yaml' is neither .*missing\.yaml.*holds a\.yaml, b\.yaml, c\.yml"),
+        ([], {"config": "settings/x.yaml"}, r"neither .* nor .*nowhere.x\.yaml.* HINT: "),
+        ([], {"config": "s3://bucket/a.yaml"}, "not on this host.* HINT: Bring it in a channel"),
+        ([], {"config": ""}, "The config file ''"),
+        ([], {"config": "a\x00.yaml"}, "The config file"),
+        ([], {"config": 5}, "The hyperparameter 'config' is 5"),
+        ([], {"config": [5]}, r"The hyperparameter 'config' is \[5\]"),
+        ([], {"config": {"a": 1}}, "Give one path, or a list of paths"),
+        (["--config"], {}, "--config names no config file"),
+        *(
+            ([], {"subcommand": name}, "HINT: Use one of fit, predict, test, validate")
+            for name in ("train", 5, ["fit"], {"fit": 1}, True)
+        ),
     ],
 )
-def test_configs_that_are_not_there(folder, value, message):
+def test_configs_and_subcommands_that_are_not_there(folder, words, values, message):
     with pytest.raises(HyperparameterError, match=message):
-        read([], {"config": value}, channels={"settings": os.path.join(str(folder), "nowhere")})
-
-
-def test_a_config_flag_without_a_file():
-    with pytest.raises(HyperparameterError, match="--config names no config file"):
-        read(["--config"])
+        read(words, values, channels={"settings": os.path.join(str(folder), "nowhere")})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from dataclasses import fields
 import pytest
 
 import lightning_sm
-from lightning_sm._settings.options import SageMakerOptions, options_of
+from lightning_sm._settings.options import SageMakerOptions
 from lightning_sm.errors import OptionError
 
 
@@ -22,7 +22,5 @@ def test_every_option_is_explained():
     ],
 )
 def test_options_that_there_are_not(given, message):
-    with pytest.raises(OptionError, match=message):
-        options_of(given)
     with pytest.raises(OptionError, match=message):
         lightning_sm.trainer_settings(sagemaker=given)

@@ -246,17 +246,13 @@ def test_mlflow_is_not_added_where_there_are_to_be_no_loggers(given):
     assert logged[0].startswith("nothing is logged to MLflow: the trainer is to have no loggers.")
 
 
-@pytest.mark.parametrize("local", [None, "mlruns", "file:./mlruns", "sqlite:///a.db"])
-def test_the_projects_mlflow_logger_is_sent_to_the_server(local):
-    (logger,), lines = complete(MLFlowLogger(tracking_uri=local), mlflow_arn=ARN)
-    assert arguments_of(logger) == {"tracking_uri": ARN, "experiment_name": "cifar", "run_name": NAME}
-    keys = {"trainer.logger.tracking_uri", "trainer.logger.experiment_name", "trainer.logger.run_name"}
+@pytest.mark.parametrize("own", [None, "mlruns", "file:./mlruns", "sqlite:///a.db", URI])
+def test_the_projects_mlflow_logger_is_sent_to_the_server_but_from_one_of_its_own(own):
+    (logger,), lines = complete(MLFlowLogger(tracking_uri=own), mlflow_arn=ARN)
+    found = {"tracking_uri": URI if own == URI else ARN, "experiment_name": "cifar", "run_name": NAME}
+    assert arguments_of(logger) == found
+    keys = {f"trainer.logger.{name}" for name in found if name != "tracking_uri" or own != URI}
     assert {line.partition(" = ")[0] for line in lines} == keys
-
-
-def test_a_server_of_the_projects_own_stays():
-    (logger,), _ = complete(MLFlowLogger(tracking_uri=URI), mlflow_arn=ARN)
-    assert arguments_of(logger) == {"tracking_uri": URI, "experiment_name": "cifar", "run_name": NAME}
 
 
 def test_a_described_mlflow_logger_has_a_directory_only_where_it_writes_there():
