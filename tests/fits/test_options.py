@@ -1,20 +1,8 @@
-"""The options of resuming, and what the job's directory holds, where a program has several fits."""
+"""The time limit of a job whose program has several fits."""
 
 import pytest
 
-from tests.fits.jobs import TERMINATED, same
-
-
-@pytest.mark.full
-def test_require_resumes_a_second_fit(job, whole):
-    stopped = job("two_stages one")
-    stopped.run("finetune:13", "term").died(TERMINATED)
-    stopped.options = {"resume": "require"}
-    attempt = stopped.run()
-    same(attempt, whole("two_stages one"))
-    assert attempt.found["fit-1"] in (13, 14)
-    assert attempt.steps("pretrain") == []
-    assert attempt.steps("finetune") == list(range(attempt.found["fit-1"], 16))
+from tests.fits.jobs import same
 
 
 @pytest.mark.full

@@ -12,7 +12,6 @@ from tests.helpers.interrupted import NAMESPACE, pl
 from tests.helpers.series import outcome, saves_of, train_fit, train_keeping_all
 from tests.helpers.setups import Size
 from tests.helpers.skips import installed_version
-from tests.projects.container import log_lines
 
 FULL = installed_version("pytorch-lightning") >= (2, 5)
 SIZE = Size(epochs=3, batches=6)
@@ -65,14 +64,13 @@ def test_saves_have_their_true_epochs_and_steps(tmp_path):
     assert within.issubset(saves) if FULL else saves == at_epochs
 
 
-def test_a_killed_fit_continues_with_its_epoch_and_says_where(tmp_path):
+def test_a_killed_fit_continues_with_its_epoch_and_says_where(lines, tmp_path):
     whole, killed, resumed = Trace(), Trace(at=10, act=_kill), Trace()
     train_fit("noisy_data", SIZE, tmp_path / "whole", callbacks=[whole])
     with pytest.raises(Killed):
         train_fit("noisy_data", SIZE, tmp_path / "jobs", callbacks=[killed])
     assert killed.batches == whole.batches[:10]
-    with log_lines() as lines:
-        train_fit("noisy_data", SIZE, tmp_path / "jobs", callbacks=[resumed], resumed=True)
+    train_fit("noisy_data", SIZE, tmp_path / "jobs", callbacks=[resumed], resumed=True)
     assert resumed.batches == whole.batches[9 if FULL else 6 :]
     version = ".".join(map(str, NAMESPACE.version))
     within = "Resuming within an epoch: epoch 1 after 3 batches."
