@@ -48,6 +48,7 @@ def test_deferred_is_called_subclassed_and_asked_as_a_class(monkeypatch):
         _ = deferred.nothing
     with pytest.raises(AttributeError, match="__wrapped__"):
         _ = deferred.__wrapped__
+    assert "SMDDPStrategy" in repr(deferred)
 
 
 @needs_both
