@@ -38,11 +38,3 @@ def whole(server, tmp_path_factory):
         return known[key]
 
     return run
-
-
-@pytest.fixture(scope="session")
-def given(server, tmp_path_factory):
-    """A checkpoint of plain Lightning after ten steps."""
-    folder = tmp_path_factory.mktemp("given")
-    Job(server, folder / "job", f"plain {folder / 'given.ckpt'} 10", in_container=False).run().ended()
-    return folder / "given.ckpt"

@@ -1,5 +1,6 @@
 """What these programs share: a small model, its data, what they read after a fit, and the moments at which they die."""
 
+import functools
 import json
 import os
 import random
@@ -119,18 +120,17 @@ class Moments(pl.Callback):
 
     def __init__(self, fit):
         self.fit = fit
+        for hook in ("on_train_start", "on_train_end", "on_fit_end"):
+            setattr(self, hook, functools.partial(self._hook, hook))
 
     def _tell(self, trainer, **what):
         if trainer.is_global_zero:
             with open(os.environ["TOLD"], "a") as told:
                 told.write(json.dumps({"fit": self.fit, **what}) + "\n")
 
-    def _hook(self, trainer, hook):
+    def _hook(self, hook, trainer, *_):
         self._tell(trainer, hook=hook)
         at(f"{self.fit}:{hook}")
-
-    def on_train_start(self, trainer, *_):
-        self._hook(trainer, "on_train_start")
 
     def on_train_batch_start(self, trainer, *_):
         self._tell(trainer, step=trainer.global_step)
@@ -141,12 +141,6 @@ class Moments(pl.Callback):
     def on_validation_end(self, trainer, *_):
         if not trainer.sanity_checking:
             at(f"{self.fit}:validation")
-
-    def on_train_end(self, trainer, *_):
-        self._hook(trainer, "on_train_end")
-
-    def on_fit_end(self, trainer, *_):
-        self._hook(trainer, "on_fit_end")
 
 
 def read(trainer, *, best_stays=True):

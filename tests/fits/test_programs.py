@@ -34,67 +34,68 @@ KILLED_SLOW = [
 ]
 # With the directory of the fit that is stopped.
 STOPPED = [
-    ("kfold one", "fold1:13", "fit-1", ["fold0"]),
-    ("raised_limit same", "longer:27", "fit-1", ["first"]),
-    ("searches BatchSizeFinder", "searched:7", "fit-0", []),
+    ("kfold one", "fold1:13", "fit-1", ["fold0"], {}),
+    ("raised_limit same", "longer:27", "fit-1", ["first"], {}),
+    ("searches BatchSizeFinder", "searched:7", "fit-0", [], {}),
+    ("two_stages one", "finetune:6", "fit-1", ["pretrain"], {"processes": 2}),
 ]
 TOGETHER = [
     ("kfold one", ["fold1:3"], ["fold0"]),
     ("searches lr_find", ["searched:6"], []),
 ]
+COMMAND_LINE = {"hyperparameters": {"sagemaker.save_every": "1ms", "lr": 0.05}}
 
 
-def restarted(job, whole, programs, moments, untrained, **more):
+@pytest.mark.parametrize(
+    ("programs", "moments", "untrained", "more"),
+    [
+        *((*case, {}) for case in KILLED_FAST),
+        *(pytest.param(*case, {}, marks=pytest.mark.full) for case in KILLED_SLOW),
+        *(pytest.param(*case, {"processes": 2}, marks=pytest.mark.full) for case in TOGETHER),
+        pytest.param("command_line", ["longer:21"], ["first"], COMMAND_LINE, marks=pytest.mark.full),
+    ],
+    ids=str,
+)
+def test_killed(job, whole, programs, moments, untrained, more):
     names = programs.split(" + ")
     attempt = job(*names, **more).interrupted(*moments)
     same(attempt, whole(*names, **more))
     assert [attempt.steps(fit) for fit in untrained] == [[]] * len(untrained)
-    return attempt
-
-
-@pytest.mark.parametrize(("programs", "moments", "untrained"), KILLED_FAST, ids=str)
-def test_killed(job, whole, programs, moments, untrained):
-    restarted(job, whole, programs, moments, untrained)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("programs", "moments", "untrained"), KILLED_SLOW, ids=str)
-def test_killed_in_more_places(job, whole, programs, moments, untrained):
-    restarted(job, whole, programs, moments, untrained)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("programs", "moments", "untrained"), TOGETHER, ids=str)
-def test_two_processes(job, whole, programs, moments, untrained):
-    restarted(job, whole, programs, moments, untrained, processes=2)
 
 
 @pytest.mark.parametrize(
-    ("programs", "moment", "place", "untrained"),
+    ("programs", "moment", "place", "untrained", "more"),
     [STOPPED[0], *(pytest.param(*case, marks=pytest.mark.full) for case in STOPPED[1:])],
     ids=str,
 )
-def test_stopped(job, whole, programs, moment, place, untrained):
+def test_stopped(job, whole, programs, moment, place, untrained, more):
     fit, step = moment.split(":")
-    stopped = job(programs)
+    stopped = job(programs, **more)
     stopped.run(moment, "term").died(TERMINATED)
     attempt = stopped.run()
-    same(attempt, whole(programs))
+    same(attempt, whole(programs, **more))
     found = attempt.found[place]
-    assert found - int(step) in (0, 1)  # it stops after this step or the next
+    # After this step or the next; ranks ask each other four times a second, and at the start of each epoch.
+    assert found - int(step) in (0, 1, 2)[: 1 + more.get("processes", 1)]
     assert attempt.steps(fit)[:1] in ([found], [])  # a search has an end of its own
     assert [attempt.steps(fit) for fit in untrained] == [[]] * len(untrained)
 
 
 @pytest.mark.full
-def test_a_stop_of_two_processes_in_the_second_fit(job, whole):
-    stopped = job("two_stages one", processes=2)
-    stopped.run("finetune:6", "term").died(TERMINATED)
-    attempt = stopped.run()
-    same(attempt, whole("two_stages one", processes=2))
-    # Ranks ask each other four times a second, and at the start of each epoch.
-    assert 6 <= attempt.found["fit-1"] <= 8
-    assert attempt.steps("finetune") == list(range(attempt.found["fit-1"], 8))
+def test_the_time_limit_in_the_first_of_two_fits(job, whole):
+    limited = job("two_stages one", options={"max_runtime": "8s"}, PAUSE=0.8)
+    attempt = limited.run().ended()
+    assert 0 < len(attempt.steps("pretrain")) < 16
+    assert attempt.steps("finetune") == []
+    assert attempt.results == []
+    reason, steps = "sagemaker.max_runtime 8s is nearly reached", len(attempt.steps("pretrain"))
+    assert f"{reason}: stopping after step {steps}, before the program's end." in attempt.log
+    # The exported model is there, and its description tells it from the one of a program that has ended.
+    assert attempt.summary["global_step"] == steps
+    assert (attempt.summary["ended"], attempt.summary["stopped_by"]) == (False, reason)
+    assert whole("two_stages one").summary["ended"] is True
+    limited.variables, limited.options = {}, {}
+    same(limited.run(), whole("two_stages one"))
 
 
 # --- what makes these programs tell
@@ -125,14 +126,9 @@ def test_what_the_programs_do(whole):
     assert caught.steps("batches of 5") == list(range(24))
 
 
-@pytest.mark.full
-def test_a_command_line_of_the_projects_own(job, whole):
-    hyperparameters = {"sagemaker.save_every": "1ms", "lr": 0.05}
-    attempt = restarted(job, whole, "command_line", ["longer:21"], ["first"], hyperparameters=hyperparameters)
-    assert attempt.summary["metrics"]
-
-
-def test_the_own_save_of_a_fit_wins_over_the_given_checkpoint(job, whole, given):
+def test_the_own_save_of_a_fit_wins_over_the_given_checkpoint(job, whole, tmp_path):
+    given = tmp_path / "given.ckpt"
+    job(f"plain {given} 10", in_container=False).run().ended()
     killed = job(f"from_checkpoint {given}")
     killed.run("first:4").died(KILLED)
     first = killed.run("given:27", "term").died(TERMINATED)

@@ -1,6 +1,44 @@
 """Callbacks that change a training, for set-ups of either library. Nothing of this package is imported for them."""
 
-__all__ = ["unfreezing", "warming"]
+import copy
+
+__all__ = ["averaging", "unfreezing", "warming"]
+
+
+def averaging(pl):
+    """A moving average as projects write it: it is validated, and comes into the model at the end."""
+
+    class Average(pl.Callback):
+        def __init__(self):
+            self.average = None
+            self.trained = None
+
+        def on_train_batch_end(self, trainer, pl_module, *_):
+            if self.average is None:
+                self.average = copy.deepcopy(pl_module.layers.state_dict())
+            for name, value in pl_module.layers.state_dict().items():
+                self.average[name] = 0.9 * self.average[name] + 0.1 * value
+
+        def on_validation_start(self, trainer, pl_module):
+            if self.average is not None:
+                self.trained = copy.deepcopy(pl_module.layers.state_dict())
+                pl_module.layers.load_state_dict(self.average)
+
+        def on_validation_end(self, trainer, pl_module):
+            if self.trained is not None:
+                pl_module.layers.load_state_dict(self.trained)
+                self.trained = None
+
+        def on_train_end(self, trainer, pl_module):
+            pl_module.layers.load_state_dict(self.average)
+
+        def state_dict(self):
+            return {"average": self.average}
+
+        def load_state_dict(self, state):
+            self.average = state["average"]
+
+    return Average()
 
 
 def unfreezing(pl, lr):

@@ -47,9 +47,9 @@ def train_keeping_all(name, size, directory, **more):
         return train_fit(name, size, directory, **more)
 
 
-def saves_of(directory):
-    """The records of a directory of saves, in their order."""
-    records = [json.loads(path.read_text()) for path in Path(directory).glob("*/fit-0/step-*.json")]
+def saves_of(directory, fit="0"):
+    """The records of a directory of saves, of its programs' first or other fits, in their order."""
+    records = [json.loads(path.read_text()) for path in Path(directory).glob(f"*/fit-{fit}/step-*.json")]
     return sorted(records, key=lambda record: record["number"])
 
 

@@ -57,11 +57,6 @@ def test_a_parser_that_does_not_work_is_told(monkeypatch, lines, versions, parse
     ]
 
 
-def test_what_is_installed_here_has_no_faults(lines):
-    check_before_import("lightning")
-    assert lines == []
-
-
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
@@ -70,13 +65,10 @@ def test_what_is_installed_here_has_no_faults(lines):
             "operator torchvision::nms does not exist",
             "Install the torchvision release for this torch, or uninstall it.",
         ),
+        ("No module named 'numpy'", None),
     ],
 )
 def test_import_that_failed_for_a_known_reason(text, hint):
     error = explain_failed_import(ImportError(text))
-    assert error.hint == hint
-    assert text in str(error)
-
-
-def test_import_that_failed_for_another_reason():
-    assert explain_failed_import(ImportError("No module named 'numpy'")) is None
+    assert getattr(error, "hint", None) == hint
+    assert error is None or text in str(error)

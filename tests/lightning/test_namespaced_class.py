@@ -49,7 +49,6 @@ def test_deferred_is_called_subclassed_and_asked_as_a_class(monkeypatch):
     with pytest.raises(AttributeError, match="__wrapped__"):
         _ = deferred.__wrapped__
     assert "SMDDPStrategy" in repr(deferred)
-    assert (deferred.__name__, deferred.__module__) == ("SMDDPStrategy", "lightning_sm")
 
 
 @needs_both

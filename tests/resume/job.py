@@ -1,22 +1,20 @@
 """A tiny training that is restarted in one directory of saves; each fit stands for a process of its own."""
 
-import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 import torch
 
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm._resume.identity import ProgramIdentity
-from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm.callbacks import callback_class
 from tests.helpers.interrupted import NAMESPACE, pl
+from tests.helpers.series import saves_of
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
 
-__all__ = ["EPOCH", "NAMESPACE", "Interrupted", "Job", "forked", "kill", "killed", "pl", "saves_in"]
+__all__ = ["EPOCH", "NAMESPACE", "Interrupted", "Job", "forked", "kill", "killed", "pl"]
 
 # Batches in an epoch.
 EPOCH = 8
@@ -100,19 +98,13 @@ class Job:
     @property
     def saves(self):
         """The names of the saves of all programs and fits, newest first."""
-        return [record.name for record in sorted(saves_in(self.directory), key=lambda each: -each.time)]
+        return [record["name"] for record in sorted(saves_of(self.directory, "*"), key=lambda each: -each["time"])]
 
     def path(self, name, fit=0, program="train-aaaaaa"):
         return self.directory / program / f"fit-{fit}" / name
 
     def says(self, words):
         return any(words in line for line in self.said)
-
-
-def saves_in(directory):
-    """The records of all fits of all programs."""
-    found = Path(directory).glob("*/fit-*/step-*.json")
-    return [CheckpointRecord.from_json(json.loads(path.read_text())) for path in found]
 
 
 class Identity(ProgramIdentity):

@@ -9,7 +9,6 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._resume.atomic_io import atomic_checkpoint_io
 from lightning_sm.errors import CheckpointError
 from tests.helpers.processes import until
-from tests.projects.container import log_lines
 from tests.resume.job import forked
 
 PL = Namespace("pytorch_lightning")
@@ -80,7 +79,7 @@ def test_a_disk_without_room(tmp_path):
     assert (saved(tmp_path / "last.ckpt"), saved(tmp_path / "small.ckpt")) == (1, 2)
 
 
-def test_what_a_killed_run_left_behind_is_removed_once(atomic, tmp_path):
+def test_what_a_killed_run_left_behind_is_removed_once(lines, atomic, tmp_path):
     (tmp_path / ".last.ckpt.partial-00c0ffee00c0ffee").write_text("half")
     (tmp_path / ".folder.ckpt.partial-11c0ffee00c0ffee").mkdir()
     kept = {".hidden", "notes.partial-00c0ffee00c0ffee", "other.ckpt"}
@@ -90,10 +89,9 @@ def test_what_a_killed_run_left_behind_is_removed_once(atomic, tmp_path):
         os.utime(path, (1e9, 1e9))  # long before this process
     (tmp_path / ".best.ckpt.partial-33c0ffee00c0ffee").write_text("of another process, which is saving")
     kept.add(".best.ckpt.partial-33c0ffee00c0ffee")
-    with log_lines() as lines:
-        atomic.save_checkpoint({"step": torch.tensor(1)}, str(tmp_path / "last.ckpt"))
-        (tmp_path / ".last.ckpt.partial-22c0ffee00c0ffee").write_text("not looked for again")
-        atomic.save_checkpoint({"step": torch.tensor(2)}, str(tmp_path / "last.ckpt"))
+    atomic.save_checkpoint({"step": torch.tensor(1)}, str(tmp_path / "last.ckpt"))
+    (tmp_path / ".last.ckpt.partial-22c0ffee00c0ffee").write_text("not looked for again")
+    atomic.save_checkpoint({"step": torch.tensor(2)}, str(tmp_path / "last.ckpt"))
     assert set(os.listdir(tmp_path)) == {*kept, "last.ckpt", ".last.ckpt.partial-22c0ffee00c0ffee"}
     assert len(lines) == 2
     assert all("incomplete checkpoint of an interrupted run" in line for line in lines)

@@ -3,7 +3,7 @@
 import os
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any, List
+from typing import Any
 
 import pytest
 import torch
@@ -41,27 +41,6 @@ def test_a_restarted_fit_continues_from_its_newest_save(job, uninterrupted):
     assert sorted(os.listdir(source)) == kept
 
 
-class Compares(type(tiny_model(pl))):
-    """Compares each validation with the first one, which is the sanity check."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = None
-
-    def on_validation_epoch_end(self):
-        value = self.trainer.callback_metrics["val_loss"].item()
-        self.first = value if self.first is None else self.first
-        self.log("change", value - self.first)
-
-
-def test_a_restart_knows_what_the_sanity_check_has_changed(job, tmp_path):
-    whole = Job(tmp_path / "whole").fit(model=Compares(), num_sanity_val_steps=-1)
-    job.interrupted(after=EPOCH + 3, model=Compares(), num_sanity_val_steps=-1)
-    job.fit(model=Compares(), num_sanity_val_steps=-1)
-    assert (job.steps, job.model.first) == (2 * EPOCH - 2, whole.model.first)
-    assert job.trainer.callback_metrics == whole.trainer.callback_metrics
-
-
 @pytest.mark.parametrize("kind", ["empty", "truncated", "flipped bit in a tensor"])
 def test_damaged_saves_are_passed_over(job, uninterrupted, kind):
     job.interrupted(after=EPOCH + 3)
@@ -79,16 +58,11 @@ def test_damaged_saves_are_passed_over(job, uninterrupted, kind):
     assert job.weights == uninterrupted
 
 
-def test_a_trainer_that_saves_in_its_own_way_does_not_change_the_series(job, uninterrupted, monkeypatch):
-    class Saves(pl.Trainer):
-        def save_checkpoint(self, filepath, *args, **more):
-            torch.save(self.lightning_module.state_dict(), filepath)
+class Saves(pl.Trainer):
+    """Saves for something else than a restart."""
 
-    monkeypatch.setattr(pl, "Trainer", Saves)
-    job.interrupted(after=EPOCH + 3)
-    job.fit()
-    assert job.steps == 2 * EPOCH - 2
-    assert job.weights == uninterrupted
+    def save_checkpoint(self, filepath, *args, **more):
+        torch.save(self.lightning_module.state_dict(), filepath)
 
 
 class Exports(pl.plugins.CheckpointIO):
@@ -103,13 +77,6 @@ class Exports(pl.plugins.CheckpointIO):
 
     def remove_checkpoint(self, path):
         os.remove(path)
-
-
-def test_a_checkpoint_io_of_the_project_does_not_change_the_series(job, uninterrupted):
-    job.interrupted(after=EPOCH + 3, plugins=[Exports()])
-    job.fit(plugins=[Exports()])
-    assert job.steps == 2 * EPOCH - 2
-    assert job.weights == uninterrupted
 
 
 class OneWay(pl.Callback):
@@ -136,10 +103,11 @@ class Disturbs(pl.Callback):
         self.kept = checkpoint["kept"]
 
 
-def test_hooks_of_a_save_do_not_change_what_is_trained(job, uninterrupted):
-    job.interrupted(after=EPOCH + 3, callbacks=[OneWay(), Disturbs()])
+def test_a_project_that_saves_in_its_own_way_does_not_change_the_series(job, uninterrupted, monkeypatch):
+    monkeypatch.setattr(pl, "Trainer", Saves)
+    job.interrupted(after=EPOCH + 3, plugins=[Exports()], callbacks=[OneWay(), Disturbs()])
     disturbs = Disturbs()
-    job.fit(callbacks=[OneWay(), disturbs])
+    job.fit(plugins=[Exports()], callbacks=[OneWay(), disturbs])
     assert (job.steps, disturbs.kept) == (2 * EPOCH - 2, EPOCH + 2)
     assert job.weights == uninterrupted
 
@@ -179,40 +147,35 @@ def test_fits_have_series_of_their_own_and_earlier_ones_keep_one_save(job):
     assert not job.path("", fit=1).exists()
 
 
+class Raises(pl.Callback):
+    """Raises an error at a step, as one that prunes a trial of a search."""
+
+    def __init__(self, error, step=10):
+        self.error, self.step = error, step
+
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == self.step:
+            raise self.error
+
+
 def test_later_fits_stay_while_an_earlier_one_raises_what_the_program_has_caught(job):
-    class Prunes(pl.Callback):
-        def __init__(self, step):
-            self.step = step
-
-        def on_train_batch_start(self, trainer, *_):
-            if trainer.global_step == self.step:
-                raise Interrupted
-
     def trained(step):
         """How many steps the second fit of a new process trains, whose first one raises at a step."""
         with suppress(Interrupted):
-            job.fit(2, callbacks=[Prunes(step)])
+            job.fit(2, callbacks=[Raises(Interrupted(), step)])
         return job.fit(1, is_new_process=False).steps
 
     assert [trained(step) for step in (10, 10, 10, 12, 12, None, None)] == [EPOCH, 0, 0, EPOCH, 0, EPOCH, 0]
 
 
 def test_a_stop_or_an_error_after_the_end_is_no_other_end_of_a_fit(job):
-    class Ends(pl.Callback):
-        def __init__(self, error):
-            self.error = error
-
-        def on_train_batch_start(self, trainer, *_):
-            if trainer.global_step == 10:
-                raise self.error
-
     class Fails(pl.Callback):
         def on_fit_end(self, *_):
             raise Interrupted
 
     def ends(error):
         with pytest.raises(type(error)):
-            job.fit(2, callbacks=[Ends(error)])
+            job.fit(2, callbacks=[Raises(error)])
 
     ends(Interrupted())
     job.fit(1, is_new_process=False)
@@ -224,18 +187,6 @@ def test_a_stop_or_an_error_after_the_end_is_no_other_end_of_a_fit(job):
     with pytest.raises(Interrupted):
         job.fit(2, callbacks=[Fails()])
     assert job.fit(2).steps == 0
-
-
-def test_damaged_weights_of_the_end_are_an_error(job):
-    class Halves(pl.Callback):
-        def on_train_end(self, trainer, pl_module):
-            for weight in pl_module.parameters():
-                weight.data.mul_(0.5)
-
-    job.fit(1, callbacks=[Halves()])
-    damage(job.path("weights.pt"), "truncated")
-    with pytest.raises(CheckpointError, match=r"The weights after the end of training in .* cannot be used: weights"):
-        job.fit(1)
 
 
 # --- what cannot be restored
@@ -321,15 +272,24 @@ def test_a_fast_run_and_a_validation_neither_resume_nor_save(job):
 # --- when it is saved
 
 
-def saved_steps(job, monkeypatch, cost, seconds, save_every, epochs=3, **more):
-    """The steps of the saves of a fit whose batches take some seconds each; a save takes ``cost`` seconds."""
+@pytest.mark.parametrize(
+    ("cost", "save_every", "val", "expected"),
+    [
+        pytest.param(0, 60, False, [6, 12, 18, 24], id="when the time has passed, and at the end"),
+        pytest.param(0, 600, True, [8, 16, 24, 24], id="before a validation after a tenth of the time"),
+        pytest.param(0, 1200, True, [16, 24], id="not before that"),
+        pytest.param(3, 20, False, [2, 8, 14, 20, 24], id="20 times the duration of a save after the one before"),
+    ],
+)
+def test_when_it_is_saved(job, monkeypatch, cost, save_every, val, expected):
+    """Each batch takes ten seconds, and each save ``cost``."""
     clock: Any = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, time=lambda: clock.now)
-    steps: List[int] = []
     monkeypatch.setattr("lightning_sm._resume.saver.time", clock)
+    steps = []
 
     class Passes(pl.Callback):
         def on_train_batch_start(self, *_):
-            clock.now += seconds
+            clock.now += 10
 
         def on_save_checkpoint(self, trainer, pl_module, checkpoint):
             clock.now += cost
@@ -338,43 +298,28 @@ def saved_steps(job, monkeypatch, cost, seconds, save_every, epochs=3, **more):
         def on_load_checkpoint(self, *_):
             """Only who has it is called for a save of the series."""
 
-    job.fit(epochs, save_every=save_every, callbacks=[Passes()], **more)
-    return steps
-
-
-def test_it_is_saved_when_the_time_has_passed_and_at_the_end(job, monkeypatch):
-    assert saved_steps(job, monkeypatch, 0, 10, 60, val=False) == [6, 12, 18, 24]
-    assert job.directory.exists()
-
-
-def test_before_a_validation_after_a_tenth_of_the_time(job, monkeypatch):
-    assert saved_steps(job, monkeypatch, 0, 10, 600) == [8, 16, 24, 24]
-    monkeypatch.undo()
-    job.directory /= "slower"
-    assert saved_steps(job, monkeypatch, 0, 10, 1200) == [16, 24]
-
-
-def test_the_interval_is_stretched_so_that_saving_takes_a_twentieth(job, monkeypatch):
-    steps = saved_steps(job, monkeypatch, 3, 10, 20, epochs=4, val=False)
-    # Each save comes 20 times the duration of one after the one before.
-    assert steps == [2, 8, 14, 20, 26, 32]
-    assert [line for line in job.said if "5 %" in line] == ["A save takes 3 s: saving every 60 s, so that it takes 5 %"]
+    job.fit(save_every=save_every, val=val, callbacks=[Passes()])
+    assert steps == expected
+    stretched = ["A save takes 3 s: saving every 60 s, so that it takes 5 %"] if cost else []
+    assert [line for line in job.said if "5 %" in line] == stretched
 
 
 # --- how it is saved
 
 
+REPLACE = "lightning_sm._resume.atomic_io.replace_atomically"
+
+
+def full(partial, target):
+    raise OSError(28, "No space left on device")
+
+
 @pytest.mark.parametrize("async_save", [False, True])
 def test_a_save_that_fails_ends_the_fit_and_older_ones_stay(job, async_save, monkeypatch):
-    replace = "lightning_sm._resume.atomic_io.replace_atomically"
-
-    def full(partial, target):
-        raise OSError(28, "No space left on device")
-
     class Fills(pl.Callback):
         def on_train_batch_start(self, trainer, *_):
             if trainer.global_step == 5:
-                monkeypatch.setattr(replace, full)
+                monkeypatch.setattr(REPLACE, full)
 
     with pytest.raises(CheckpointError, match=r"step-\d+\.ckpt could not be saved .*No space left on device.* HINT: "):
         job.fit(callbacks=[Fills()], async_save=async_save)
@@ -387,22 +332,6 @@ def test_a_save_that_fails_ends_the_fit_and_older_ones_stay(job, async_save, mon
 
 
 def test_an_error_of_the_training_is_raised_and_not_that_of_a_save(job, monkeypatch):
-    def full(partial, target):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("lightning_sm._resume.atomic_io.replace_atomically", full)
+    monkeypatch.setattr(REPLACE, full)
     job.interrupted(after=2, async_save=True)
     assert job.says("No space left on device")
-
-
-def test_the_models_own_end_of_a_batch_is_in_its_save(job):
-    def counts():
-        model = tiny_model(pl)
-        model.register_buffer("batches", torch.zeros(()))
-        model.on_train_batch_end = lambda *_: model.batches.add_(1)
-        return model
-
-    job.interrupted(after=6, model=counts())
-    content = torch.load(job.path("step-5.ckpt"), weights_only=False)
-    assert (content["state_dict"]["batches"], content["global_step"]) == (5, 5)
-    assert job.fit(model=counts()).model.batches == 3 * EPOCH

@@ -73,11 +73,17 @@ def test_the_checkpoint_directory_may_be_another_one_in_a_restart(job):
     assert names(moved) == WHOLE
 
 
-def test_a_directory_that_is_named_by_the_time_of_the_start(job):
+@pytest.mark.parametrize("way", ["absolute", "link", "relative"])
+def test_a_directory_that_is_named_by_the_time_of_the_start(tmp_path, monkeypatch, way):
+    """Lightning gives callbacks the absolute path without links."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    monkeypatch.chdir(tmp_path)
+    job = Job({"absolute": tmp_path / "disk", "link": tmp_path / "link", "relative": Path("disk")}[way])
     fit(job, 5, folder="run-1")
     own = fit(job, folder="run-2")
     assert names(job, "run-1") == WHOLE
-    assert own.best_model_path == str(job.directory / "run-1" / "step=16.ckpt")
+    assert own.best_model_path == str(tmp_path / "disk" / "run-1" / "step=16.ckpt")
     assert not (job.directory / "run-2").exists()
 
 
@@ -86,19 +92,6 @@ def test_after_the_end_a_fit_takes_free_names_again(job):
     assert "file_exists" not in vars(own)
     fit(job)
     assert (job.steps, names(job)) == (0, WHOLE)
-
-
-@pytest.mark.parametrize("way", ["link", "relative"])
-def test_that_directory_under_another_name(tmp_path, monkeypatch, way):
-    """Lightning gives callbacks the absolute path without links."""
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "checkpoints").symlink_to("disk")
-    monkeypatch.chdir(tmp_path)
-    job = Job(tmp_path / "checkpoints" if way == "link" else Path("disk"))
-    fit(job, 5, folder="run-1")
-    fit(job, folder="run-2")
-    assert names(job, "run-1") == WHOLE
-    assert not (job.directory / "run-2").exists()
 
 
 def steps_of(job):

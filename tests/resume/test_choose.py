@@ -149,5 +149,7 @@ def test_files_that_nobody_of_the_series_wrote_are_no_candidates(directory):
         (own.parent / name).write_bytes(own.read_bytes())
     content = json.loads(own.with_suffix(".json").read_text())
     (own.parent / "last.json").write_text(json.dumps({**content, "number": 9}))
+    # As of plain Lightning, or of a program that saves into the job's directory.
+    (directory.root / "last.ckpt").write_bytes(own.read_bytes())
     assert directory.choose().record.number == 5
     assert directory.said == []

@@ -4,7 +4,6 @@ import copy
 import gc
 import pickle
 import random
-from importlib.util import find_spec
 from multiprocessing import active_children
 from typing import Any
 
@@ -22,31 +21,27 @@ from torch.utils.data import (
     SubsetRandomSampler,
 )
 
-from lightning_sm._lightning.restart import resumes_within_epochs
-from lightning_sm._resume import data
-from lightning_sm._resume.data import prepare_loader, sampler_of
+from lightning_sm._resume.data import prepare_loader, release_loader, sampler_of
 from lightning_sm._resume.random_state import get_process_state, set_process_state
 from lightning_sm.callbacks import callback_class
 from tests.helpers.interrupted import pl
 from tests.helpers.series import LIBRARY, continue_from, outcome, saves_of, train_keeping_all
 from tests.helpers.setups import BATCH_SIZE, Backwards, Numbers, Setup, Size, in_order, net, shuffled
+from tests.helpers.setups.core import Lazy
 from tests.helpers.setups.data import LengthlessWithState, Stream
 from tests.resume.job import NAMESPACE
 from tests.resume.test_random_state import loaders
 from tests.resume.test_setups import chosen, differences
 
-within_epochs = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at an epoch's start only")
-needs_torchdata = pytest.mark.skipif(find_spec("torchdata") is None, reason="torchdata is not installed")
 BATCHES = 10
 QUIET: Any = {
     "accelerator": "cpu", "max_epochs": 2, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
 }  # fmt: skip
 
 
-def first_is_fast(values):
-    """Parameters of which all but the first are slow."""
-    first, *others = values
-    return [first, *(pytest.param(value, marks=pytest.mark.full) for value in others)]
+def with_loader(make):
+    """A set-up with such a training loader."""
+    return lambda pl, size: Setup(net(pl)(), make(size), in_order())
 
 
 def more_loaders():
@@ -55,22 +50,10 @@ def more_loaders():
         **loaders(),
         "shuffled": DataLoader(numbers, batch_size=4, shuffle=True),
         "own batch sampler": DataLoader(numbers, batch_sampler=Backwards(len(numbers))),
-        "one after the other": DataLoader(numbers, batch_size=4, sampler=Lazily(len(numbers))),
+        "one after the other": DataLoader(numbers, batch_size=4, sampler=Lazy(len(numbers), random)),
         "without batches": DataLoader(Numbers(BATCHES), batch_size=None, shuffle=True),
         "without a length": DataLoader(numbers, batch_sampler=Lengthless(len(numbers))),
     }
-
-
-class Lazily(Sampler):
-    def __init__(self, count):
-        self.count = count
-
-    def __iter__(self):
-        for _ in range(self.count):
-            yield int(torch.randint(self.count, ()))
-
-    def __len__(self):
-        return self.count
 
 
 class Lengthless:
@@ -103,13 +86,12 @@ def test_a_chain_of_restarts_reads_what_one_run_reads(kind, cuts, seed):
     if kind == "one after the other":
         cuts = [(trained, 0) for trained, _ in cuts]  # it is drawn when it is trained
     before = get_process_state()
-    random.seed(seed)
     whole, sampler = [], fresh(kind)
-    torch.manual_seed(seed)
+    pl.seed_everything(seed)
     for _ in range(4):
         whole.append(list(sampler))
     sampler, epochs, epoch = fresh(kind), [], []
-    torch.manual_seed(seed)
+    pl.seed_everything(seed)
     iterator = iter(sampler)
     for trained, ahead in cuts:
         trained = min(trained, BATCHES - len(epoch))
@@ -136,10 +118,12 @@ def test_a_chain_of_restarts_reads_what_one_run_reads(kind, cuts, seed):
     assert epochs == whole
 
 
-@within_epochs
 @pytest.mark.parametrize(
     "name",
-    first_is_fast(["metric_objects", "workers", "stream", "several_loaders"]),
+    [
+        "metric_objects",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("workers", "stream", "several_loaders")),
+    ],
 )
 def test_saves_of_continued_fits_are_as_good_as_those_of_the_first(tmp_path, name):
     size, choose = Size(epochs=3, batches=6), random.Random(name)
@@ -158,21 +142,6 @@ def test_saves_of_continued_fits_are_as_good_as_those_of_the_first(tmp_path, nam
     assert restarts >= 3
 
 
-def continued_late(tmp_path, monkeypatch, setup):
-    """Continue a set-up from the last save before its end."""
-    monkeypatch.setitem(LIBRARY, "other", setup)
-    size = Size(epochs=2, batches=2)
-    train_keeping_all("other", size, tmp_path / "0")
-    continue_from(saves_of(tmp_path / "0")[-2], tmp_path / "0", tmp_path / "1", "other", size)
-
-
-@within_epochs
-@pytest.mark.parametrize(("name", "is_told"), [("reloaded_loaders", True), ("plain", False)])
-def test_a_line_tells_of_loaders_that_are_made_anew(tmp_path, caplog, monkeypatch, name, is_told):
-    continued_late(tmp_path, monkeypatch, LIBRARY[name])
-    assert ("what train_dataloader draws or counts" in caplog.text) is is_told
-
-
 # --- data of other kinds, added to the library
 
 
@@ -182,10 +151,6 @@ def leaves_epochs(pl, size):
             return -1 if batch_idx == 3 + self.current_epoch else None
 
     return Setup(Net(), shuffled(size), in_order())
-
-
-def stream_with_workers(pl, size):
-    return Setup(net(pl)(), DataLoader(Stream(size.samples), batch_size=BATCH_SIZE, num_workers=2), in_order())
 
 
 class Generated:
@@ -198,17 +163,9 @@ class Generated:
         yield from self.loader
 
 
-def batches_of_a_generator(pl, size):
-    return Setup(net(pl)(), Generated(size.batches), None)
-
-
 class Sized(Generated):
     def __len__(self):
         return len(self.loader)
-
-
-def batches_of_an_object(pl, size):
-    return Setup(net(pl)(), Sized(size.batches), in_order())
 
 
 class Eager(Sampler):
@@ -226,8 +183,7 @@ class Eager(Sampler):
 
 def stateful(make_sampler):
     def setup(pl, size):
-        from torchdata.stateful_dataloader import StatefulDataLoader
-
+        StatefulDataLoader = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
         numbers = Numbers(size.samples)
         own = StatefulDataLoader(numbers, shuffle=True).sampler
         sampler = make_sampler(numbers, own)
@@ -246,53 +202,54 @@ class InPlace(Sampler):
         return self.count
 
     def __iter__(self):
-        if isinstance(self.order, list):
-            random.shuffle(self.order)
-        else:
-            numpy.random.shuffle(self.order)
+        numpy.random.shuffle(self.order)
         return (int(each) for each in self.order if int(each) < self.count)
 
 
 def shuffled_in_place(order):
-    def many_in_place(pl, size):
-        sampler = InPlace(order(), size.samples)
-        return Setup(net(pl)(), DataLoader(Numbers(size.samples), BATCH_SIZE, sampler=sampler), in_order())
-
-    return many_in_place
-
-
-@within_epochs
-@pytest.mark.parametrize(
-    ("order", "is_told"),
-    [
-        (lambda: numpy.arange(2_200_000), True),
-        (lambda: [f"{each:0700}" for each in range(30_000)], True),
-        (lambda: list(range(280_000)), False),
-    ],
-)
-def test_a_line_tells_of_what_a_sampler_holds_that_is_too_large(tmp_path, caplog, monkeypatch, order, is_told):
-    continued_late(tmp_path, monkeypatch, shuffled_in_place(order))
-    line = "Not restored: what a sampler holds in sampler.order, which takes more than 16 MiB."
-    assert (line in caplog.text) is is_told
+    return with_loader(
+        lambda size: DataLoader(Numbers(size.samples), BATCH_SIZE, sampler=InPlace(order(), size.samples))
+    )
 
 
 class ProjectLoader(DataLoader):
     """As those of MONAI and PyTorch Geometric, which set nothing that changes."""
 
 
-@within_epochs
-@pytest.mark.parametrize("workers", [{}, pytest.param({"num_workers": 1, "persistent_workers": True}, id="workers")])
-def test_no_line_tells_of_what_torch_keeps_in_a_loader_of_another_class(tmp_path, caplog, monkeypatch, workers):
-    def own_loader(pl, size):
-        return Setup(net(pl)(), ProjectLoader(Numbers(size.samples), BATCH_SIZE, shuffle=True, **workers), in_order())
+def own_loader(**workers):
+    return with_loader(lambda size: ProjectLoader(Numbers(size.samples), BATCH_SIZE, shuffle=True, **workers))
 
-    continued_late(tmp_path, monkeypatch, own_loader)
+
+ANEW = "what train_dataloader draws or counts"
+AUGMENTED = "random numbers that worker processes draw for Numbers, as for augmentation, start again"
+READ_AGAIN = "Generated is read again up to there, which takes time"
+HELD = "what a sampler holds"
+TOO_LARGE = f"Not restored: {HELD} in sampler.order, which takes more than 16 MiB."
+
+
+@pytest.mark.parametrize(
+    ("setup", "words", "is_told"),
+    [
+        pytest.param(LIBRARY["reloaded_loaders"], ANEW, True, id="loaders that are made anew"),
+        pytest.param(LIBRARY["plain"], ANEW, False, id="loaders that are not"),
+        pytest.param(shuffled_in_place(lambda: numpy.arange(2_200_000)), TOO_LARGE, True, id="a large array"),
+        pytest.param(
+            shuffled_in_place(lambda: [f"{each:0700}" for each in range(30_000)]), TOO_LARGE, True, id="texts"
+        ),
+        pytest.param(shuffled_in_place(lambda: list(range(280_000))), HELD, False, id="a list that is small enough"),
+        pytest.param(own_loader(), HELD, False, id="what torch keeps in a loader of another class"),
+        pytest.param(own_loader(num_workers=1, persistent_workers=True), HELD, False, id="with workers"),
+        pytest.param(own_loader(num_workers=1), AUGMENTED, True, id="random numbers of workers"),
+        pytest.param(with_loader(lambda size: Generated(size.batches)), READ_AGAIN, True, id="a generator"),
+    ],
+)
+def test_a_line_tells_of_what_is_not_restored_and_of_nothing_else(tmp_path, caplog, monkeypatch, setup, words, is_told):
+    monkeypatch.setitem(LIBRARY, "other", setup)
+    size = Size(epochs=2, batches=2)
+    train_keeping_all("other", size, tmp_path / "0")
+    continue_from(saves_of(tmp_path / "0")[-2], tmp_path / "0", tmp_path / "1", "other", size)
     assert "Resuming within an epoch" in caplog.text
-    assert "what a sampler holds" not in caplog.text
-
-
-def lengthless_batches(pl, size):
-    return Setup(net(pl)(), DataLoader(Numbers(size.samples), batch_sampler=Lengthless(size.samples)), in_order())
+    assert (words in caplog.text) is is_told
 
 
 def one_loader_for_both(pl, size):
@@ -300,10 +257,10 @@ def one_loader_for_both(pl, size):
     return Setup(net(pl)(), loader, loader, {"val_check_interval": 2})
 
 
-def asked_before_the_fit(pl, size):
-    loader = DataLoader(Numbers(size.samples), BATCH_SIZE, shuffle=True, num_workers=2, persistent_workers=True)
+def asked_before_the_fit(size):
+    loader = shuffled(size, num_workers=2, persistent_workers=True)
     next(iter(loader))
-    return Setup(net(pl)(), loader, in_order())
+    return loader
 
 
 def labeled_and_not(unlabeled_batches, mode):
@@ -317,12 +274,7 @@ def labeled_and_not(unlabeled_batches, mode):
         loaders = pl.utilities.CombinedLoader({"labeled": labeled, "unlabeled": unlabeled}, mode)
         return Setup(Net(), loaders, in_order())
 
-    mixed.__name__ = f"labeled_and_{unlabeled_batches}_not_{mode}"
     return mixed
-
-
-def lengthless_with_state(pl, size):
-    return Setup(net(pl)(), LengthlessWithState(size.batches), in_order())
 
 
 def two_without_a_length(pl, size):
@@ -401,14 +353,6 @@ class OwnIterator(CountingStream):
         return inputs + self.index / 100, targets
 
 
-def counting_stream(pl, size):
-    return Setup(net(pl)(), DataLoader(CountingStream(size.samples), BATCH_SIZE), in_order())
-
-
-def own_iterator(pl, size):
-    return Setup(net(pl)(), DataLoader(OwnIterator(size.samples), BATCH_SIZE), in_order())
-
-
 class LazyWithState(DataLoader):
     """As litdata's: draws when its first batch is asked for, and begins anew only after it has seen the end."""
 
@@ -429,52 +373,74 @@ class LazyWithState(DataLoader):
         self.taken, self.continues = state["taken"], state["taken"] < len(self)
 
 
-def lazy_with_state(pl, size):
-    return Setup(net(pl)(), LazyWithState(Numbers(size.samples), BATCH_SIZE), in_order())
+class Endless(DataLoader):
+    """As timm's and ultralytics': its iterator, and with it the workers, goes on from one epoch to the next."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        object.__setattr__(self, "batch_sampler", Again(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self):
+        return (next(self.iterator) for _ in range(len(self)))
 
 
-BEGIN_AGAIN = [labeled_and_not(6, "max_size_cycle"), two_without_a_length]
-OTHERS = [
-    told_stream_with_workers,
-    told_with_workers,
-    counting_stream,
-    own_iterator,
-    lazy_with_state,
-    lengthless_batches,
-    asked_before_the_fit,
-    labeled_and_not(3, "max_size_cycle"),
-    labeled_and_not(6, "min_size"),
-    labeled_and_not(6, "max_size"),
-    one_loader_for_both,
-    lengthless_with_state,
-    leaves_epochs,
-    stream_with_workers,
-    batches_of_an_object,
-    batches_of_a_generator,
-    shuffled_in_place(lambda: numpy.arange(600_000)),
-]
-STATEFUL = {
-    "by the epoch": lambda numbers, own: DistributedSampler(numbers, num_replicas=1, rank=0),
-    "by torch": lambda numbers, own: SubsetRandomSampler(range(len(numbers))),
-    "by a generator": lambda numbers, own: torch.utils.data.RandomSampler(numbers, generator=torch.Generator()),
-    "as Lightning's for several processes": lambda numbers, own: Eager(own),
+class Again:
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from self.sampler
+
+
+KEPT, STATEFUL = "an iterator that the loader keeps", "a state, shuffled by the epoch"
+BEGIN_AGAIN = {
+    "six unlabeled batches": labeled_and_not(6, "max_size_cycle"),
+    "two loaders without a length": two_without_a_length,
 }
+OTHERS = {
+    KEPT: with_loader(lambda size: Endless(Numbers(size.samples), batch_size=BATCH_SIZE)),
+    "a stream that is told of epochs": told_stream_with_workers,
+    "data that are told of epochs": told_with_workers,
+    "an iterator of its own": with_loader(lambda size: DataLoader(OwnIterator(size.samples), BATCH_SIZE)),
+    "a state, lazily": with_loader(lambda size: LazyWithState(Numbers(size.samples), BATCH_SIZE)),
+    "a state without a length": with_loader(lambda size: LengthlessWithState(size.batches)),
+    "batches without a length": with_loader(
+        lambda size: DataLoader(Numbers(size.samples), batch_sampler=Lengthless(size.samples))
+    ),
+    "asked before the fit": with_loader(asked_before_the_fit),
+    "three unlabeled batches": labeled_and_not(3, "max_size_cycle"),
+    "the shortest loader's end": labeled_and_not(6, "min_size"),
+    "the longest loader's end": labeled_and_not(6, "max_size"),
+    "one loader for both": one_loader_for_both,
+    "epochs that are left": leaves_epochs,
+    "an object": with_loader(lambda size: Sized(size.batches)),
+    "a generator": with_loader(lambda size: Generated(size.batches)),
+    "shuffled in place": shuffled_in_place(lambda: numpy.arange(600_000)),
+    STATEFUL: stateful(lambda numbers, own: DistributedSampler(numbers, num_replicas=1, rank=0)),
+    "a state, shuffled by torch": stateful(lambda numbers, own: SubsetRandomSampler(range(len(numbers)))),
+    "a state, shuffled by a generator": stateful(
+        lambda numbers, own: torch.utils.data.RandomSampler(numbers, generator=torch.Generator())
+    ),
+    "a state, shuffled as Lightning does for several processes": stateful(lambda numbers, own: Eager(own)),
+    **BEGIN_AGAIN,
+}
+FAST = {KEPT, STATEFUL, "a stream that is told of epochs", "six unlabeled batches"}
 
 
-@within_epochs
-@pytest.mark.parametrize("setup", [*first_is_fast(OTHERS), *first_is_fast(BEGIN_AGAIN)], ids=lambda each: each.__name__)
-def test_data_of_other_kinds(tmp_path, monkeypatch, setup):
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in FAST else pytest.mark.full) for kind in OTHERS]
+)
+def test_data_of_other_kinds(tmp_path, monkeypatch, caplog, kind):
     """Where shorter loaders begin again, Lightning fetches a batch ahead, with which one of them may do so."""
-    monkeypatch.setitem(LIBRARY, "other", setup)
-    assert differences("other", tmp_path, list if setup in BEGIN_AGAIN else chosen) == {}
-
-
-@within_epochs
-@needs_torchdata
-@pytest.mark.parametrize("kind", first_is_fast(STATEFUL))
-def test_a_loader_that_keeps_its_own_state_and_whose_sampler_shuffles(tmp_path, monkeypatch, kind):
-    monkeypatch.setitem(LIBRARY, "other", stateful(STATEFUL[kind]))
-    assert differences("other", tmp_path, chosen) == {}
+    monkeypatch.setitem(LIBRARY, "other", OTHERS[kind])
+    assert differences("other", tmp_path, list if kind in BEGIN_AGAIN else chosen) == {}
+    begins_again = "the order of Numbers, whose loader keeps an iterator of its own: it begins again"
+    assert (begins_again in caplog.text) is (kind == KEPT)
 
 
 def test_a_program_sees_and_changes_its_own_sampler(tmp_path):
@@ -494,7 +460,7 @@ def test_a_program_sees_and_changes_its_own_sampler(tmp_path):
         assert type(other) is BatchSampler
         other.batch_size = 1
         assert sampler.batch_size == 4
-    data.release_loader(loader)
+    release_loader(loader)
     assert loader.batch_sampler is sampler
 
 
@@ -536,61 +502,12 @@ def test_worker_processes_end_with_the_fit(tmp_path):
         gc.enable()
 
 
-@within_epochs
-def test_other_data_begins_the_epoch_again_and_says_so(tmp_path):
+def test_other_data_begins_the_epoch_again_and_says_so(lines, tmp_path):
     """Steps, epochs and what follows from them are those of a fit that was not interrupted."""
     size = Size(epochs=3, batches=6)
     train_keeping_all("plain", size, tmp_path / "whole")
     save = next(save for save in saves_of(tmp_path / "whole") if save["step"] == 8)
     again = continue_from(save, tmp_path / "whole", tmp_path / "again", "plain", Size(epochs=3, batches=4))
     assert (again.current_epoch, again.global_step) == (3, 8 + 2 * 4)
-
-
-def test_what_differs_and_what_is_lost_is_described():
-    before = data.describe_data(1, [in_order(3), Generated(3)])
-    now = data.describe_data(2, [in_order(4), Generated(3)])
-    assert data.describe_changes(before, before) == ""
-    changes = "the world size was 1 and is 2, the number of batches was [3, None] and is [4, None]"
-    assert data.describe_changes(before, now) == changes
-    workers = DataLoader(Numbers(8), batch_size=4, num_workers=2)
-    for loader in (in_order(3), workers):
-        prepare_loader(loader, lambda: 0)
-    assert data.describe_losses([in_order(3)]) != []  # nothing continues it
-    lost = data.describe_losses([workers, Generated(3)])
-    assert lost[0] == "random numbers that worker processes draw for Numbers, as for augmentation, start again"
-    assert lost[1].startswith("Generated is read again up to there, which takes time")
-
-
-class Endless(DataLoader):
-    """As timm's and ultralytics': its iterator, and with it the workers, goes on from one epoch to the next."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        object.__setattr__(self, "batch_sampler", Again(self.batch_sampler))
-        self.iterator = super().__iter__()
-
-    def __len__(self):
-        return len(self.batch_sampler.sampler)
-
-    def __iter__(self):
-        return (next(self.iterator) for _ in range(len(self)))
-
-
-class Again:
-    def __init__(self, sampler):
-        self.sampler = sampler
-
-    def __iter__(self):
-        while True:
-            yield from self.sampler
-
-
-def kept_iterator(pl, size):
-    return Setup(net(pl)(), Endless(Numbers(size.samples), batch_size=BATCH_SIZE), in_order())
-
-
-@within_epochs
-def test_a_loader_with_an_iterator_of_its_own_is_read_again(tmp_path, monkeypatch, caplog):
-    monkeypatch.setitem(LIBRARY, "other", kept_iterator)
-    assert differences("other", tmp_path, chosen) == {}
-    assert "the order of Numbers, whose loader keeps an iterator of its own: it begins again" in caplog.text
+    changes = "but the number of batches was [6] and is [4]."
+    assert f"Restarting epoch 1: the checkpoint is from epoch 1 after 2 batches, {changes}" in lines

@@ -8,46 +8,17 @@ import torch
 from lightning_sm.callbacks import callback_class
 from lightning_sm.callbacks.auto_resume import AutoResumeMixin
 from lightning_sm.errors import CheckpointError
+from tests.helpers.callbacks import averaging
 from tests.helpers.checkpoint_files import damage
 from tests.helpers.tiny import tiny_model, with_batch_norm
 from tests.resume.job import EPOCH, NAMESPACE, Job, kill, killed, pl
 
-
-class Average(pl.Callback):
-    """A moving average as projects write it, which comes into the model at the end."""
-
-    def __init__(self):
-        self.shadow = None
-
-    def on_fit_start(self, trainer, pl_module):
-        if self.shadow is None:
-            self.shadow = [weight.detach().clone() for weight in pl_module.parameters()]
-
-    def on_train_batch_end(self, trainer, pl_module, *_):
-        for average, weight in zip(self.shadow, pl_module.parameters()):
-            average.lerp_(weight.detach(), 0.3)
-
-    def on_train_end(self, trainer, pl_module):
-        for average, weight in zip(self.shadow, pl_module.parameters()):
-            kept = weight.data.clone()
-            weight.data.copy_(average)
-            average.copy_(kept)
-
-
-class SavedAverage(Average):
-    def state_dict(self):
-        return {"average": [average.clone() for average in self.shadow]}
-
-    def load_state_dict(self, state):
-        self.shadow = state["average"]
-
-
 SETUPS = {
     "early stopping and average": lambda: [
         pl.callbacks.EarlyStopping("val_loss", patience=1, min_delta=100.0),
-        SavedAverage(),
+        averaging(pl),
     ],
-    "average": lambda: [SavedAverage()],
+    "average": lambda: [averaging(pl)],
     "swa with batch norm": lambda: [pl.callbacks.StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=1)],
 }
 
@@ -150,12 +121,12 @@ def test_final_weights_are_loaded_as_saves_are(tmp_path):
         found.extra = ExtraState()
         return found
 
-    job = Job(tmp_path).fit(model=model(), callbacks=[SavedAverage()])
+    job = Job(tmp_path).fit(model=model(), callbacks=[averaging(pl)])
     final = job.weights
-    assert job.fit(model=model(), callbacks=[SavedAverage()]).weights == final
+    assert job.fit(model=model(), callbacks=[averaging(pl)]).weights == final
     assert job.steps == 0
     with pytest.raises(CheckpointError, match="does not fit this model or trainer"):
-        job.fit(model=model(), callbacks=[SavedAverage()], weights_only=True)
+        job.fit(model=model(), callbacks=[averaging(pl)], weights_only=True)
 
 
 def test_more_epochs_train_the_trained_weights_and_not_the_final_ones(tmp_path):
@@ -166,10 +137,13 @@ def test_more_epochs_train_the_trained_weights_and_not_the_final_ones(tmp_path):
     assert fit.exported() == whole
 
 
-def test_a_damaged_last_save_is_trained_again(tmp_path, whole):
+def test_a_damaged_last_save_is_trained_again_and_damaged_weights_are_an_error(tmp_path, whole):
     """Then the record of the end does not count."""
     fit = Fit(tmp_path, "early stopping and average").run()
     damage(fit.path("step-16-2.ckpt"), "flipped bit in a tensor")
     fit.run()
     assert fit.steps == 0  # the save before it was due before the last validation
     assert fit.exported() == whole(fit.name)[0]
+    damage(fit.path("weights.pt"), "truncated")
+    with pytest.raises(CheckpointError, match=r"The weights after the end of training in .* cannot be used: weights"):
+        fit.run()

@@ -9,16 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightning_sm._lightning.restart import resumes_within_epochs
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import ExportError
+from tests.helpers.series import saves_of
 from tests.helpers.tiny import loader, tiny_model, weights
-from tests.projects.container import log_lines
-from tests.resume.job import EPOCH, NAMESPACE, pl, saves_in
-
-within_epochs = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at an epoch's start only")
-
+from tests.resume.job import EPOCH, NAMESPACE, pl
 
 # What these tests call the hooks that they record.
 HOOKS = {
@@ -41,9 +37,9 @@ class Kill(pl.Callback):
     def __init__(self, hook="none", number=0):
         self.hook, self.number, self.seen, self.went_on = hook, number, [], False
         for method, name in HOOKS.items():
-            setattr(self, method, functools.partial(self._at, name))
+            setattr(self, method, functools.partial(self.reach, name))
 
-    def _at(self, hook, *_, **__):
+    def reach(self, hook, *_, **__):
         self.seen.append(hook)
         if hook == self.hook and self.seen.count(hook) == self.number:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -85,8 +81,7 @@ def export(tmp_path):
 
 def saved(tmp_path):
     """The kind and step of each save, oldest first."""
-    records = sorted(saves_in(tmp_path / "saved"), key=lambda record: record.number)
-    return [(record.kind, record.step) for record in records]
+    return [(record["kind"], record["step"]) for record in saves_of(tmp_path / "saved")]
 
 
 def own(trainer, name):
@@ -105,7 +100,6 @@ def fit(trainer, model=None):
     return trainer.lightning_module
 
 
-@within_epochs
 @pytest.mark.parametrize(
     ("moment", "point"),
     [
@@ -118,11 +112,12 @@ def fit(trainer, model=None):
     ],
     ids=str,
 )
-def test_a_stop_saves_at_the_next_point_and_the_job_trains_the_same_weights(trainer, tmp_path, export, moment, point):
+def test_a_stop_saves_at_the_next_point_and_the_job_trains_the_same_weights(
+    lines, trainer, tmp_path, export, moment, point
+):
     whole = weights(fit(trainer(saves=False)))
     kill, model = Kill(*moment), tiny_model(pl)
-    with log_lines() as lines:
-        assert_stops(143, lambda: fit(trainer(kill, export), model))
+    assert_stops(143, lambda: fit(trainer(kill, export), model))
     assert saved(tmp_path) == [point]
     assert f"SIGTERM received: stopping after step {point[1]}, before the program's end." in lines
     assert {"end", "fit end"}.isdisjoint(kill.seen)
@@ -131,8 +126,7 @@ def test_a_stop_saves_at_the_next_point_and_the_job_trains_the_same_weights(trai
     assert not ended(tmp_path)
     (line,) = [line for line in lines if line.startswith("Exported ")]
     assert line.endswith(". The program's training had not ended: SIGTERM received")
-    with log_lines() as lines:
-        assert weights(fit(trainer(export))) == whole
+    assert weights(fit(trainer(export))) == whole
     assert any(line.startswith(f"Resuming fit 0 of this program from step-{point[1]}.ckpt") for line in lines)
     assert ended(tmp_path)
 
@@ -143,13 +137,13 @@ def ended(tmp_path, by="SIGTERM received"):
     return content["ended"]
 
 
-@within_epochs
-def test_in_a_validation_nothing_is_saved_and_a_restart_goes_back_to_the_save_before_it(trainer, tmp_path, export):
+def test_in_a_validation_nothing_is_saved_and_a_restart_goes_back_to_the_save_before_it(
+    lines, trainer, tmp_path, export
+):
     kill, model = Kill("validation", 2), tiny_model(pl)
     run = trainer(kill, export)
     own(run, "AutoResume").save_every = 0.01
-    with log_lines() as lines:
-        assert_stops(143, lambda: fit(run, model))
+    assert_stops(143, lambda: fit(run, model))
     assert kill.seen == ["epoch", *["step"] * EPOCH, *["validation"] * 2]
     assert saved(tmp_path) == [("batch", EPOCH - 1), ("validation", EPOCH)]
     assert "Nothing is saved within a validation: a restart continues from the save before it" in lines
@@ -177,63 +171,42 @@ class StepsItself(type(tiny_model(pl))):
         optimizer.step()
 
 
-@within_epochs
 @pytest.mark.parametrize("is_told", [True, False])
-def test_a_fit_whose_steps_are_not_counted_is_stopped_within_an_epoch(trainer, tmp_path, is_told):
+def test_a_fit_whose_steps_are_not_counted_is_stopped_within_an_epoch(lines, trainer, tmp_path, is_told):
     kill = Kill("step", EPOCH + 3)
     run = trainer(kill)
     own(run, "AutoResume").save_every = 0.01
-    with log_lines() as lines:
-        assert_stops(143, lambda: fit(run, StepsItself(is_told)))
+    assert_stops(143, lambda: fit(run, StepsItself(is_told)))
     assert kill.seen.count("step") == EPOCH + 3
     assert saved(tmp_path) == [("epoch", 0)]
     words = "Nothing is saved within an epoch of whose steps Lightning has counted none: a restart continues from the"
     assert any(line.startswith(words) for line in lines)
 
 
-def test_without_auto_resume_nothing_is_saved(trainer, tmp_path):
-    with log_lines() as lines:
-        assert_stops(143, lambda: fit(trainer(Kill("step", 3), saves=False)))
-    assert "Nothing is saved without AutoResume" in lines
+@pytest.mark.parametrize(
+    ("saves", "line"),
+    [(False, "Nothing is saved without AutoResume"), (True, "Nothing is saved of a fit that cannot be resumed")],
+)
+def test_a_fit_in_a_process_of_multiprocessing_is_stopped_without_a_save(
+    lines, trainer, tmp_path, monkeypatch, saves, line
+):
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: object())
+    kill = Kill("step", 3)
+    assert_stops(143, lambda: fit(trainer(kill, saves=saves)))
+    assert kill.seen.count("step") == 3
+    assert line in lines
     assert list(tmp_path.rglob("*.ckpt")) == []
 
 
-def test_a_fit_in_a_process_of_multiprocessing_is_stopped_without_a_save(trainer, tmp_path, monkeypatch):
-    monkeypatch.setattr("multiprocessing.parent_process", lambda: object())
-    kill = Kill("step", 3)
-    with log_lines() as lines:
-        assert_stops(143, lambda: fit(trainer(kill)))
-    assert kill.seen.count("step") == 3
-    assert "Nothing is saved of a fit that cannot be resumed" in lines
-    assert saved(tmp_path) == []
-
-
 # Between Lightning's own handler and the first batch lie the start of workers, and waiting for slow ranks.
-@pytest.mark.parametrize("moment", ["setup", "train_dataloader"])
+@pytest.mark.parametrize("moment", ["setup", "sanity", "train_dataloader"])
 def test_a_signal_before_training_ends_the_program_at_once(trainer, tmp_path, moment):
-    class Model(type(tiny_model(pl))):
-        def setup(self, stage=None):
-            self.reach("setup")
-
-        def train_dataloader(self):
-            self.reach("train_dataloader")
-            return loader()
-
-        def reach(self, name):
-            if name == moment:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    kill, model = Kill(), tiny_model(pl)
-    model.__class__ = Model
-    assert_stops(143, lambda: trainer(kill).fit(model))
-    assert kill.seen == []
-    assert saved(tmp_path) == []
-
-
-def test_a_signal_in_the_sanity_check_ends_the_program_at_once(trainer, tmp_path):
-    kill = Kill("sanity", 1)
-    assert_stops(143, lambda: fit(trainer(kill, num_sanity_val_steps=1)))
-    assert kill.seen == ["sanity"]
+    kill, model = Kill(moment, 1), tiny_model(pl)
+    model.setup = lambda stage: kill.reach("setup")
+    model.train_dataloader = lambda: kill.reach("train_dataloader") or loader()
+    assert_stops(143, lambda: trainer(kill, num_sanity_val_steps=1).fit(model, val_dataloaders=loader()))
+    assert kill.seen[-1] == moment
+    assert not kill.went_on
     assert saved(tmp_path) == []
 
 
@@ -247,11 +220,10 @@ def test_a_signal_outside_of_fit_ends_the_program_at_once(trainer, name):
 
 
 @pytest.mark.parametrize("hook", ["end", "fit end"])
-def test_a_signal_after_the_last_step_ends_the_program_after_the_export(trainer, tmp_path, hook):
+def test_a_signal_after_the_last_step_ends_the_program_after_the_export(lines, trainer, tmp_path, hook):
     kill = Kill(hook, 1)
     run = trainer(kill)
-    with log_lines() as lines:
-        assert_stops(143, lambda: fit(run))
+    assert_stops(143, lambda: fit(run))
     assert run.global_step == 2 * EPOCH
     assert saved(tmp_path)[-1] == ("end", 2 * EPOCH)
     assert kill.went_on
@@ -259,21 +231,18 @@ def test_a_signal_after_the_last_step_ends_the_program_after_the_export(trainer,
     assert lines[-1].startswith("SIGTERM received after the last step: training is complete")
 
 
-@within_epochs
-def test_max_runtime_ends_the_program_with_0(trainer, tmp_path, export):
+def test_max_runtime_ends_the_program_with_0(lines, trainer, tmp_path, export):
     run = trainer(export, max_runtime="1h", max_epochs=1000)
     # As if the process had started an hour before, less what four steps take.
     own(run, "GracefulStop")._deadline = SimpleNamespace(is_near=lambda seconds: run.global_step >= 4)
     reason = "sagemaker.max_runtime 1h is nearly reached"
-    with log_lines() as lines:
-        assert_stops(0, lambda: fit(run))
+    assert_stops(0, lambda: fit(run))
     assert f"{reason}: stopping after step 4, before the program's end." in lines
     assert saved(tmp_path) == [("batch", 4)]
     assert not ended(tmp_path, by=reason)
     assert own(run, "GracefulStop").stopped_by == reason
 
 
-@within_epochs
 def test_an_export_that_fails_is_an_error_and_the_save_stays(trainer, tmp_path, export, monkeypatch):
     def raise_export_error(*_, **__):
         raise ExportError("no room")
@@ -296,7 +265,6 @@ def test_an_own_handler_is_still_called(trainer):
     signal.signal(signal.SIGTERM, before)
 
 
-@within_epochs
 def test_with_unequal_validations_the_fit_stops_after_the_validation(trainer, tmp_path, monkeypatch):
     monkeypatch.setattr("lightning_sm.callbacks.graceful_stop.have_equal_batches", lambda *_: False)
     kill = Kill("validation", 2)
@@ -320,16 +288,14 @@ class Averages(pl.Callback):
                 parameter.data.copy_(value)
 
 
-@within_epochs
-def test_in_a_validation_of_swapped_weights_nothing_is_exported(trainer, tmp_path, export):
+def test_in_a_validation_of_swapped_weights_nothing_is_exported(lines, trainer, tmp_path, export):
     best, early = (
         pl.callbacks.ModelCheckpoint(tmp_path / "best", monitor="val_loss"),
         pl.callbacks.EarlyStopping("val_loss"),
     )
     run = trainer(Kill("validation", 2), Averages(), export, best, early, enable_checkpointing=True)
     own(run, "AutoResume").save_every = 0.01
-    with log_lines() as lines:
-        assert_stops(143, lambda: fit(run))
+    assert_stops(143, lambda: fit(run))
     assert not (tmp_path / "model" / "model.pt").exists()
     assert any(
         line.startswith("Nothing is exported: this validation has swapped the weights. HINT: ") for line in lines

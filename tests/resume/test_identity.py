@@ -3,11 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
-from lightning_sm._sagemaker.job import TrainingJob
 
 
 @pytest.fixture
@@ -69,21 +66,6 @@ def test_the_series_is_named_after_the_program(program, main, name):
     assert series[:-7] == name
     assert len(series) - len(name) == 7
     assert program("--lr 1", main=main).series == series
-
-
-TEXTS = st.text('a."\\é訓\n')
-VALUES = st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | TEXTS, lambda inner: st.lists(inner))
-
-
-@settings(max_examples=25)
-@given(values=st.dictionaries(TEXTS, VALUES), name=st.none() | TEXTS)
-def test_json_keeps_identities(values, name):
-    job = TrainingJob.resolve()
-    program = ProgramIdentity(name, "train", ProgramIdentity.of(job, values).settings)
-    assert ProgramIdentity.from_json(program.to_json()) == program
-    model = ModelIdentity.of(Model(**values))
-    assert model.problem(model.to_json()) is None
-    assert model.differing_texts(model.to_json()) == ()
 
 
 class Model(torch.nn.Module):

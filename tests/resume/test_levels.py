@@ -12,7 +12,6 @@ from tests.helpers.interrupted import NAMESPACE, pl
 from tests.helpers.series import outcome, saves_of, train_fit, train_keeping_all
 from tests.helpers.setups import Size
 from tests.helpers.skips import installed_version
-from tests.projects.container import log_lines
 
 FULL = installed_version("pytorch-lightning") >= (2, 5)
 SIZE = Size(epochs=3, batches=6)
@@ -24,6 +23,8 @@ class Trace(pl.Callback):
     def __init__(self, at=None, act=None):
         self.batches, self.hooks = [], []
         self.at, self.act = at, act
+        for hook in ("on_train_start", "on_train_end", "on_fit_end"):
+            setattr(self, hook, lambda *_, hook=hook: self.hooks.append(hook))
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx, *_):
         weights = torch.cat([parameter.detach().flatten() for parameter in pl_module.parameters()]).tolist()
@@ -31,21 +32,8 @@ class Trace(pl.Callback):
         if len(self.batches) == self.at:
             self.act()
 
-    def on_train_start(self, *_):
-        self.hooks.append("on_train_start")
-
-    def on_train_end(self, *_):
-        self.hooks.append("on_train_end")
-
-    def on_fit_end(self, *_):
-        self.hooks.append("on_fit_end")
-
     def state_dict(self):
         return {}  # what it has seen is this process's own
-
-    def places(self):
-        """Epoch, batch and step of each batch."""
-        return [batch[:3] for batch in self.batches]
 
 
 class Killed(Exception):
@@ -65,14 +53,13 @@ def test_saves_have_their_true_epochs_and_steps(tmp_path):
     assert within.issubset(saves) if FULL else saves == at_epochs
 
 
-def test_a_killed_fit_continues_with_its_epoch_and_says_where(tmp_path):
+def test_a_killed_fit_continues_with_its_epoch_and_says_where(lines, tmp_path):
     whole, killed, resumed = Trace(), Trace(at=10, act=_kill), Trace()
     train_fit("noisy_data", SIZE, tmp_path / "whole", callbacks=[whole])
     with pytest.raises(Killed):
         train_fit("noisy_data", SIZE, tmp_path / "jobs", callbacks=[killed])
     assert killed.batches == whole.batches[:10]
-    with log_lines() as lines:
-        train_fit("noisy_data", SIZE, tmp_path / "jobs", callbacks=[resumed], resumed=True)
+    train_fit("noisy_data", SIZE, tmp_path / "jobs", callbacks=[resumed], resumed=True)
     assert resumed.batches == whole.batches[9 if FULL else 6 :]
     version = ".".join(map(str, NAMESPACE.version))
     within = "Resuming within an epoch: epoch 1 after 3 batches."
@@ -122,7 +109,7 @@ def test_sigterm_ends_a_fit_after_the_step_and_a_restart_ends_as_the_whole_fit(t
     with pytest.raises(SystemExit) as exited:
         train_fit("plain", SIZE, tmp_path / "jobs", callbacks=[stopped, stop(), export])
     assert exited.value.code == 143
-    assert stopped.places()[-1] == (1, 3, 9)
+    assert stopped.batches[-1][:3] == (1, 3, 9)  # epoch, batch and step
     assert (tmp_path / "model" / "model.pt").exists()
     assert saves_of(tmp_path / "jobs")[-1]["step"] == (10 if FULL else 6)
     assert outcome(train_fit("plain", SIZE, tmp_path / "jobs", callbacks=[stop()], resumed=True)) == expected

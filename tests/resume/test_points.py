@@ -28,16 +28,7 @@ class Asks(pl.Callback):
         stop_asking(trainer)
 
 
-def fit(*callbacks, validates=False, **arguments):
-    trainer = pl.Trainer(
-        accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, num_sanity_val_steps=0, callbacks=list(callbacks), **arguments,
-    )  # fmt: skip
-    trainer.fit(tiny_model(pl), loader(), loader() if validates else None)
-    return trainer
-
-
-def expected(epochs, accumulate, check_every, check_epochs=1, max_steps=None):
+def expected(epochs, accumulate, check_every, check_epochs, max_steps):
     """The points of a fit: after each step that is not the last of its epoch, before validations, between epochs."""
     step = 0
     for epoch in range(epochs):
@@ -56,17 +47,19 @@ def expected(epochs, accumulate, check_every, check_epochs=1, max_steps=None):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 3])
-@pytest.mark.parametrize(("check_every", "check_epochs"), [(0, 1), (3, 1), (4, 1), (EPOCH, 1), (EPOCH, 2)])
-def test_where_a_fit_can_be_saved(accumulate, check_every, check_epochs):
+@pytest.mark.parametrize(
+    ("check_every", "check_epochs", "max_steps"),
+    [(0, 1, -1), (3, 1, -1), (4, 1, -1), (EPOCH, 1, -1), (EPOCH, 2, -1), (EPOCH, 1, 10)],
+)
+def test_where_a_fit_can_be_saved(accumulate, check_every, check_epochs, max_steps):
     asks = Asks()
     more = {"val_check_interval": check_every, "check_val_every_n_epoch": check_epochs} if check_every else {}
-    fit(asks, validates=bool(check_every), max_epochs=2, accumulate_grad_batches=accumulate, **more)
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0, callbacks=[asks], max_epochs=2, max_steps=max_steps,
+        accumulate_grad_batches=accumulate, **more,
+    )  # fmt: skip
+    trainer.fit(tiny_model(pl), loader(), loader() if check_every else None)
     # In a validation within an accumulation the gradients of its first batches would be lost.
-    assert asks.asked == list(expected(2, accumulate, check_every, check_epochs))
+    assert asks.asked == list(expected(2, accumulate, check_every, check_epochs, max_steps))
     assert asks.acted == asks.asked
-
-
-def test_the_last_step_is_none():
-    asks = Asks()
-    fit(asks, validates=True, max_steps=10)
-    assert asks.asked == list(expected(2, 1, EPOCH, max_steps=10))

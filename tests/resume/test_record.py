@@ -7,27 +7,6 @@ from hypothesis import strategies as st
 
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, CorruptedError, FitRecord, SavedFile, read_manifest
 
-NAMES = st.text(st.characters(blacklist_characters="/", blacklist_categories=["Cs"]), min_size=1).filter(
-    lambda name: name not in (".", "..")
-)
-FILES = st.builds(
-    SavedFile, st.lists(NAMES, min_size=1, max_size=3).map("/".join), st.integers(0), st.none() | st.integers(0)
-)
-PLAIN = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text())
-RECORDS = st.builds(
-    CheckpointRecord, NAMES, st.integers(0), st.integers(0), st.integers(0), st.text(), st.integers(1), st.text(),
-    st.text(), st.floats(allow_nan=False), PLAIN, PLAIN,
-    st.lists(FILES, min_size=1, max_size=3, unique_by=lambda file: file.name).map(tuple),
-)  # fmt: skip
-FITS = st.builds(FitRecord, PLAIN, st.lists(st.text()).map(tuple), st.booleans(), st.none() | FILES)
-
-
-@settings(max_examples=30)
-@given(record=st.one_of(RECORDS, FITS))
-def test_json_keeps_all_of_a_record(record):
-    assert type(record).from_json(json.loads(json.dumps(record.to_json()))) == record
-
-
 RECORD = CheckpointRecord("step-1.ckpt", 1, 1, 0, "batch", 1, files=(SavedFile("step-1.ckpt", 1, 1),))
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lightning_sm._sagemaker.job import TrainingJob
-from tests.helpers.callbacks import unfreezing, warming
+from tests.helpers.callbacks import averaging, unfreezing, warming
 from tests.helpers.setups.core import (
     BATCH_SIZE,
     Numbers,
@@ -141,39 +141,7 @@ def pruning(pl, size):
 
 @setup
 def handwritten_average(pl, size):
-    class Average(pl.Callback):
-        """Validates with averaged weights, and leaves them in the model at the end."""
-
-        def __init__(self):
-            self.average = None
-            self.trained = None
-
-        def on_train_batch_end(self, trainer, pl_module, *_):
-            if self.average is None:
-                self.average = copy.deepcopy(pl_module.layers.state_dict())
-            for name, value in pl_module.layers.state_dict().items():
-                self.average[name] = 0.9 * self.average[name] + 0.1 * value
-
-        def on_validation_start(self, trainer, pl_module):
-            if self.average is not None:
-                self.trained = copy.deepcopy(pl_module.layers.state_dict())
-                pl_module.layers.load_state_dict(self.average)
-
-        def on_validation_end(self, trainer, pl_module):
-            if self.trained is not None:
-                pl_module.layers.load_state_dict(self.trained)
-                self.trained = None
-
-        def on_train_end(self, trainer, pl_module):
-            pl_module.layers.load_state_dict(self.average)
-
-        def state_dict(self):
-            return {"average": self.average}
-
-        def load_state_dict(self, state):
-            self.average = state["average"]
-
-    return Setup(net(pl)(), shuffled(size), in_order(4), {"callbacks": [Average()]})
+    return Setup(net(pl)(), shuffled(size), in_order(4), {"callbacks": [averaging(pl)]})
 
 
 @setup
@@ -304,7 +272,7 @@ def attributes(pl, size):
             self.layers.append(Scale())
             self.own_weight = [self.layers[0].weight, self.layers[0].bias.detach()]  # these stay the model's
             self.losses, self.recent, self.counts = [], deque(maxlen=3), defaultdict(list)
-            self.hidden = None
+            self.hidden = self.first = None
 
         def on_train_epoch_start(self):
             self.batches, self.largest = [], numpy.zeros(1)
@@ -329,6 +297,12 @@ def attributes(pl, size):
             self.log("largest", float(self.largest[0]))
             self.log("counts", float(len(self.counts[3])))
             self.losses.clear()
+
+        def on_validation_epoch_end(self):
+            # The first validation is the sanity check, of which a restart has none.
+            value = self.trainer.callback_metrics["val_loss"].item()
+            self.first = value if self.first is None else self.first
+            self.log("change", value - self.first)
 
     class Slows(pl.Callback):
         """Makes the learning rate smaller with each epoch and batch; a signal may have set its flag."""

@@ -386,11 +386,6 @@ class Drawn(Sampler):
         return self.count
 
 
-@setup
-def sampler_with_numpy_generator(pl, size):
-    return sampled(pl, size, Drawn(size.samples, numpy.random.default_rng(5).permutation))
-
-
 class Counting(Sampler):
     """Shuffles by a seed and the number of times it was asked."""
 

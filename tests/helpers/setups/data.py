@@ -3,7 +3,7 @@
 import random
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler, get_worker_info
 
 from tests.helpers.setups.core import (
     BATCH_SIZE,
@@ -25,12 +25,6 @@ def _whole(pl, size, sampler):
     made = sampled(pl, size, sampler)
     made.arguments.update({"use_distributed_sampler": False} if size.ranks > 1 else {})
     return made
-
-
-@setup
-def sampler_with_generator(pl, size):
-    sampler = RandomSampler(range(size.samples), generator=torch.Generator().manual_seed(4))
-    return _whole(pl, size, sampler)
 
 
 @setup
