@@ -121,14 +121,9 @@ class SMPFSDPMixin(FSDPMixin):
         return initer.validate_params_and_buffers_inited()  # type: ignore[no-any-return]
 
     def lightning_module_state_dict(self) -> Dict[str, Any]:
-        """The model, where torch's state dicts hold it."""
+        """The model, where torch's state dicts hold it. Every checkpoint has it."""
         self._check_state()
         return super().lightning_module_state_dict()
-
-    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Save a checkpoint of FSDP."""
-        self._check_state()
-        super().save_checkpoint(*args, **kwargs)
 
     def _check_state(self) -> None:
         """Refuse to save what is not FSDP's alone.

@@ -28,44 +28,33 @@ def absent(monkeypatch):
     monkeypatch.setitem(sys.modules, _MODULE, None)
 
 
-@pytest.mark.usefixtures("importable")
+_FAILED = f"importing {_MODULE} failed with ModuleNotFoundError: "
+
+
 @pytest.mark.parametrize(
-    ("requested", "device", "job", "backend", "reason"),
+    ("library", "requested", "device", "job", "backend", "reason"),
     [
-        (None, "cuda", _WANTS, "smddp", "the job's distribution is smdistributed.dataparallel"),
-        (None, "cuda", _PLAIN, "nccl", "the job's distribution is not smdistributed.dataparallel"),
-        (None, "cuda", _LAPTOP, "nccl", "this is not a SageMaker training container"),
-        (None, "cpu", _WANTS, "gloo", "SMDDP needs GPUs and the device is cpu"),
-        (None, "cpu", _LAPTOP, "gloo", "this is not a SageMaker training container"),
-        (None, "neuron", _PLAIN, "neuron", "the job's distribution is not smdistributed.dataparallel"),
-        (None, "neuron", _WANTS, "neuron", "SMDDP needs GPUs and the device is neuron"),
-        (None, "xla", _LAPTOP, "xla", "this is not a SageMaker training container"),
+        ("importable", None, "cuda", _WANTS, "smddp", "the job's distribution is smdistributed.dataparallel"),
+        ("importable", None, "cuda", _PLAIN, "nccl", "the job's distribution is not smdistributed.dataparallel"),
+        ("importable", None, "cuda", _LAPTOP, "nccl", "this is not a SageMaker training container"),
+        ("importable", None, "cpu", _LAPTOP, "gloo", "this is not a SageMaker training container"),
+        ("importable", None, "neuron", _PLAIN, "neuron", "the job's distribution is not smdistributed.dataparallel"),
+        ("importable", None, "neuron", _WANTS, "neuron", "SMDDP needs GPUs and the device is neuron"),
+        ("importable", None, "xla", _LAPTOP, "xla", "this is not a SageMaker training container"),
         # A device whose backend Lightning knows better than we do.
-        (None, "hpu", _PLAIN, None, "the job's distribution is not smdistributed.dataparallel"),
-        ("smddp", "cuda", _PLAIN, "smddp", "it was requested"),
-        ("smddp", "cpu", _LAPTOP, "smddp", "it was requested"),
-        ("nccl", "cuda", _WANTS, "nccl", "it was requested"),
-        ("gloo", "cpu", _WANTS, "gloo", "it was requested"),
-        ("hccl", "hpu", _LAPTOP, "hccl", "it was requested"),
+        ("importable", None, "hpu", _PLAIN, None, "the job's distribution is not smdistributed.dataparallel"),
+        ("importable", "smddp", "cuda", _PLAIN, "smddp", "it was requested"),
+        ("importable", "smddp", "cpu", _LAPTOP, "smddp", "it was requested"),
+        ("importable", "hccl", "hpu", _LAPTOP, "hccl", "it was requested"),
+        ("absent", None, "cuda", _WANTS, "nccl", _FAILED),
+        ("absent", None, "cpu", _WANTS, "gloo", "SMDDP needs GPUs and the device is cpu"),
+        ("absent", None, "cuda", _PLAIN, "nccl", "the job's distribution is not smdistributed.dataparallel"),
+        ("absent", "nccl", "cuda", _WANTS, "nccl", "it was requested"),
+        ("absent", "gloo", "cuda", _WANTS, "gloo", "it was requested"),
     ],
 )
-def test_where_smddp_can_be_imported(requested, device, job, backend, reason):
-    choice = choose_backend(requested, device, job)
-    assert (choice.backend, choice.reason) == (backend, reason)
-
-
-@pytest.mark.usefixtures("absent")
-@pytest.mark.parametrize(
-    ("requested", "device", "job", "backend", "reason"),
-    [
-        (None, "cuda", _WANTS, "nccl", f"importing {_MODULE} failed with ModuleNotFoundError: "),
-        (None, "cpu", _WANTS, "gloo", "SMDDP needs GPUs and the device is cpu"),
-        (None, "cuda", _PLAIN, "nccl", "the job's distribution is not smdistributed.dataparallel"),
-        ("nccl", "cuda", _WANTS, "nccl", "it was requested"),
-        ("gloo", "cuda", _WANTS, "gloo", "it was requested"),
-    ],
-)
-def test_where_it_cannot(requested, device, job, backend, reason):
+def test_the_choice_and_its_reason(request, library, requested, device, job, backend, reason):
+    request.getfixturevalue(library)
     choice = choose_backend(requested, device, job)
     assert choice.backend == backend
     assert choice.reason.startswith(reason)
@@ -100,31 +89,27 @@ def test_library_that_refuses_the_instance_type(monkeypatch, variable):
 
 @pytest.mark.usefixtures("importable")
 @pytest.mark.parametrize(
-    ("kind", "backend", "reason"),
+    ("kind", "given", "backend", "left"),
     [
-        ("ml.p4d.24xlarge", "smddp", "the job's distribution is smdistributed.dataparallel"),
-        ("ml.p4de.24xlarge", "smddp", "the job's distribution is smdistributed.dataparallel"),
-        ("ml.p3dn.24xlarge", "nccl", "SMDDP's AllGather is for ml.p4d.24xlarge and ml.p4de.24xlarge and the instance"),
-        (None, "nccl", "SMDDP's AllGather is for ml.p4d.24xlarge and ml.p4de.24xlarge and the instance type is unk"),
+        ("ml.p4d.24xlarge", "", "smddp", "true"),
+        ("ml.p4de.24xlarge", "false", "smddp", "false"),
+        ("ml.p3dn.24xlarge", "", "nccl", ""),
+        (None, "", "nccl", ""),
     ],
 )
-def test_instance_types_with_all_gather(monkeypatch, kind, backend, reason):
-    monkeypatch.setenv("SMDATAPARALLEL_OPTIMIZE_SDP", "")
-    monkeypatch.delenv("SMDATAPARALLEL_OPTIMIZE_SDP")
+def test_instance_types_with_all_gather(monkeypatch, kind, given, backend, left):
+    monkeypatch.setenv("SMDATAPARALLEL_OPTIMIZE_SDP", given)
+    if not given:
+        monkeypatch.delenv("SMDATAPARALLEL_OPTIMIZE_SDP")
     job = TrainingJob(in_container=True, current_instance_type=kind, hyperparameters=_ASKS)
     choice = choose_backend(None, "cuda", job, gathers=True)
     assert choice.backend == backend
-    assert choice.reason.startswith(reason)
+    if backend == "nccl":
+        types = "ml.p4d.24xlarge and ml.p4de.24xlarge"
+        assert choice.reason == f"SMDDP's AllGather is for {types} and the instance type is {kind or 'unknown'}"
     # It must be there before the library is imported, and DDP must not get it.
-    assert os.environ.get("SMDATAPARALLEL_OPTIMIZE_SDP") == ("true" if backend == "smddp" else None)
+    assert os.environ.get("SMDATAPARALLEL_OPTIMIZE_SDP", "") == left
     assert choose_backend(None, "cuda", job).backend == "smddp"
-
-
-@pytest.mark.usefixtures("importable")
-def test_a_value_of_the_users_stays(monkeypatch):
-    monkeypatch.setenv("SMDATAPARALLEL_OPTIMIZE_SDP", "false")
-    assert choose_backend(None, "cuda", _WANTS, gathers=True).is_smddp
-    assert os.environ["SMDATAPARALLEL_OPTIMIZE_SDP"] == "false"
 
 
 @pytest.mark.usefixtures("importable")
@@ -134,10 +119,3 @@ def test_a_strategy_that_cannot_train_over_it():
         SMDDPUnavailableError, match=r"'smddp' was requested, but it is old\. HINT: Leave process_group"
     ):
         choose_backend("smddp", "cuda", _WANTS, problem="it is old")
-
-
-@pytest.mark.usefixtures("importable")
-def test_library_is_not_touched_unless_it_is_wanted(monkeypatch):
-    monkeypatch.setattr("lightning_sm._distributed.backend._import_smddp", lambda gathers: pytest.fail("imported"))
-    for requested, device, job in ((None, "cuda", _PLAIN), (None, "cpu", _WANTS), ("nccl", "cuda", _WANTS)):
-        assert choose_backend(requested, device, job).backend != "smddp"

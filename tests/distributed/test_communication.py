@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lightning_sm._distributed.autotune import MEASURED_STEPS, SKIPPED_STEPS, Autotune, Measurement, candidates
+from lightning_sm._distributed.autotune import Autotune, Measurement, candidates
 from lightning_sm._distributed.communication import CommunicationOptions
 from lightning_sm._distributed.local_steps import LocalSteps
 from lightning_sm._distributed.powersgd import PowerSGD
@@ -23,14 +23,13 @@ from tests.helpers.environ import torchrun
 _NAMESPACE = installed_namespaces()[0]
 _AUTO = {"bucket_cap_mb": "auto"}
 _MODULE = "smdistributed.dataparallel.torch.torch_smddp"
-each_namespace = pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
 needs_epoch = pytest.mark.skipif(
     support_level(_NAMESPACE) < SupportLevel.EPOCH, reason="the options need Lightning 2.1"
 )
 
 
-def _strategy(namespace=_NAMESPACE, **arguments):
-    return strategy_class(namespace, "SMDDPStrategy")(**arguments)
+def _strategy(**arguments):
+    return strategy_class(_NAMESPACE, "SMDDPStrategy")(**arguments)
 
 
 @needs_epoch
@@ -82,7 +81,7 @@ def test_options_that_contradict_each_other(arguments, message):
 
 
 @needs_epoch
-def test_what_is_chosen_needs_a_known_device_and_automatic_optimization(group):
+def test_what_is_chosen_needs_automatic_optimization_a_known_device_and_a_torch_that_wraps_again(group, monkeypatch):
     strategy = types.SimpleNamespace(model=_Model(), root_device=torch.device("cpu"))
     module = types.SimpleNamespace(automatic_optimization=False)
     tuned = Autotune(strategy, "auto", None)
@@ -91,12 +90,8 @@ def test_what_is_chosen_needs_a_known_device_and_automatic_optimization(group):
     strategy.root_device = torch.device("xla", 0)
     with pytest.raises(HyperparameterError, match="nothing is measured on xla, so nothing can be chosen by auto"):
         Autotune(strategy, "auto", None)
-
-
-@needs_epoch
-def test_what_is_chosen_needs_a_torch_that_wraps_again(group, monkeypatch):
+    strategy.root_device = torch.device("cpu")
     monkeypatch.delattr(torch.nn.parallel.DistributedDataParallel, "_remove_autograd_hooks")
-    strategy = types.SimpleNamespace(model=_Model(), root_device=torch.device("cpu"))
     with pytest.raises(StrategyUnavailableError, match=r"auto wraps the model again, .* torch 2\.1 .* HINT: Set"):
         Autotune(strategy, "auto", None)
 
@@ -128,25 +123,6 @@ def test_a_restarted_job_goes_on_with_its_choice_where_that_can_be(group, state,
     assert tuned.state() == (state if wrapped_with else None)
 
 
-@needs_epoch
-def test_steps_are_measured_after_the_first_ones_which_are_slow(group):
-    model = _Model()
-    strategy = types.SimpleNamespace(
-        model=model,
-        root_device=torch.device("cpu"),
-        global_rank=0,
-        broadcast=lambda option: option,
-        wrap_again=lambda size: model,
-    )
-    tuned = Autotune(strategy, None, "auto")
-    steps = 0
-    while tuned.state() is None:
-        model()
-        tuned.after_step()
-        steps += 1
-    assert steps == SKIPPED_STEPS + MEASURED_STEPS
-
-
 def _measurement(ways, gbit, latency=1e-4):
     """A transformer of 25 million parameters on four hosts of so many Gbit/s, which sum what ``ways`` names."""
     per_byte = {way: (0.5 if way else 1.0) * 1.5 / (gbit * 1e9 / 8) for way in ways}
@@ -167,13 +143,6 @@ def _measurement(ways, gbit, latency=1e-4):
 )
 def test_what_is_chosen_for_a_network(measurement, chosen):
     assert measurement.choose(candidates("auto", "auto")) == chosen
-
-
-def test_what_was_measured_and_chosen_is_told():
-    told = _measurement([None, "bf16"], gbit=1).describe(Option("bf16", bucket_cap_mb=5))
-    assert told.startswith("gradient_compression=bf16, bucket_cap_mb=5: a step takes 300 ms without the network, a sum")
-    assert "of all gradients 1.2e+03 ms among 4 processes" in told
-    assert "Never chosen, as it changes what is learned: local_steps=16, 375 ms" in told
 
 
 @pytest.mark.parametrize(
@@ -199,13 +168,6 @@ def test_what_was_measured_and_chosen_is_told():
 )
 def test_what_changes_the_training_says_so(options, described):
     assert str(options.describe()).startswith(str(described))
-
-
-@each_namespace
-def test_ddps_own_arguments_pass_through_and_nothing_is_added(namespace):
-    given = {"bucket_cap_mb": 5, "static_graph": True, "find_unused_parameters": False}
-    assert _strategy(namespace, **given)._ddp_kwargs == given
-    assert _strategy(namespace)._ddp_kwargs == {}
 
 
 def test_an_older_lightning_says_what_it_lacks(monkeypatch):
@@ -257,20 +219,25 @@ def group(tmp_path):
     torch.distributed.destroy_process_group()
 
 
+_UNFREEZES = r"auto cannot go on when Own unfreezes layers, .* HINT: Leave them"
+
+
 @needs_epoch
-@pytest.mark.parametrize("option", [{"gradient_compression": "powersgd"}, {"local_steps": 4}, _AUTO], ids=str)
-def test_what_is_kept_between_steps_cannot_go_on_with_layers_that_are_unfrozen(option):
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"gradient_compression": "powersgd"}, _UNFREEZES),
+        ({"local_steps": 4}, _UNFREEZES),
+        (_AUTO, _UNFREEZES),
+        ({"static_graph": True}, r"static_graph with accumulate_grad_batches=4 fails in torch.* HINT"),
+    ],
+    ids=str,
+)
+def test_what_cannot_go_on_with_the_trainers_settings(option, said):
     finetuning = type("Own", (type("BaseFinetuning", (), {}),), {})()
-    trainer = types.SimpleNamespace(accumulate_grad_batches=1, callbacks=[finetuning])
-    with pytest.raises(HyperparameterError, match=r"auto cannot go on when Own unfreezes layers, .* HINT: Leave them"):
+    trainer = types.SimpleNamespace(accumulate_grad_batches=4, callbacks=[finetuning])
+    with pytest.raises(HyperparameterError, match=said):
         _strategy(**option).setup(trainer)
-
-
-@needs_epoch
-def test_static_graph_with_accumulation():
-    trainer = types.SimpleNamespace(accumulate_grad_batches=4)
-    with pytest.raises(HyperparameterError, match=r"static_graph with accumulate_grad_batches=4 fails in torch.* HINT"):
-        _strategy(static_graph=True).setup(trainer)
 
 
 @pytest.mark.parametrize(

@@ -25,27 +25,13 @@ def _host(**parts):
     return Topology(Launcher.HOST, **{**given, **parts})
 
 
-def test_default_attributes():
-    environment = SageMakerEnvironment()
-    assert not environment.creates_processes_externally
-    assert environment.main_address == "127.0.0.1"
-    assert 0 < environment.main_port < 65536
-    assert environment.main_port == environment.main_port
-    assert (environment.world_size(), environment.global_rank()) == (1, 0)
-    assert (environment.local_rank(), environment.node_rank()) == (0, 0)
-
-
-def test_detect(in_environ, opt_ml):
+def test_in_a_container_and_on_a_laptop(in_environ, opt_ml):
     assert not SageMakerEnvironment.detect()
+    laptop = SageMakerEnvironment()
+    assert (laptop.main_address, laptop.world_size(), laptop.global_rank()) == ("127.0.0.1", 1, 0)
+    assert 0 < laptop.main_port == laptop.main_port < 65536
     in_environ(opt_ml.host("algo-1").environ())
     assert SageMakerEnvironment.detect()
-
-
-def test_a_host_whose_processes_lightning_starts():
-    # Trap 10 of the container contract. Who only reads the address does not wait for its name.
-    environment = SageMakerEnvironment(_host(main_address="no-such-host.invalid"))
-    assert not environment.creates_processes_externally
-    assert (environment.main_address, environment.main_port) == ("no-such-host.invalid", 7777)
 
 
 def test_setters_count_where_lightning_starts_the_processes():
@@ -55,18 +41,19 @@ def test_setters_count_where_lightning_starts_the_processes():
         assert (environment.world_size(), environment.global_rank()) == world
 
 
-@pytest.mark.parametrize("topology", [_host(), Topology(Launcher.LOCAL)], ids=["host", "laptop"])
-def test_children_that_lightning_started(monkeypatch, topology):
+@pytest.mark.parametrize(
+    ("topology", "local_rank"),
+    [(_host(), 7), (Topology(Launcher.LOCAL), 7), (_external(), 1)],
+    ids=["host", "laptop", "launcher"],
+)
+def test_local_ranks_where_lightning_starts_the_processes_and_where_it_does_not(monkeypatch, topology, local_rank):
     environment = SageMakerEnvironment(topology)
+    # Lightning starts those of a host: trap 10 of the container contract.
+    assert environment.creates_processes_externally == topology.is_external
     # Lightning's launcher sets it in the first process too, once it has started the others.
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert environment.creates_processes_externally
-    assert environment.local_rank() == 1
-
-
-def test_launchers_local_rank_is_not_the_variables(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "7")
-    assert SageMakerEnvironment(_external()).local_rank() == 1
+    assert environment.creates_processes_externally
+    assert environment.local_rank() == local_rank
 
 
 @pytest.mark.parametrize(
@@ -98,13 +85,15 @@ def test_world_of_another_size_is_refused_before_joining():
         setup_environment(environment)
 
 
-@pytest.mark.parametrize("local", [{}, {"LOCAL_WORLD_SIZE": 1}], ids=["mpirun", "variables"])
-def test_several_hosts_without_a_main_host(in_environ, local):
-    variables = {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 0, **local} if local else mpirun(1, 2, 0, 1)
-    in_environ({name: str(value) for name, value in variables.items()})
-    environment = SageMakerEnvironment()
+@pytest.mark.parametrize(
+    "variables",
+    [mpirun(1, 2, 0, 1), {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}],
+    ids=["mpirun", "variables"],
+)
+def test_several_hosts_without_a_main_host(in_environ, variables):
+    in_environ(variables)
     with pytest.raises(TopologyError, match=r"main host of this world is unknown.*num_nodes=2.* HINT: Set MASTER"):
-        _ = environment.main_address
+        _ = SageMakerEnvironment().main_address
 
 
 def test_a_cluster_that_is_left_to_lightning(in_environ):
@@ -120,22 +109,21 @@ def test_a_cluster_that_is_left_to_lightning(in_environ):
 
 
 def test_name_that_resolves_late(lines, monkeypatch):
-    answers = [_MISSING, _MISSING, []]
+    answers = iter([_MISSING, _MISSING, []])
 
     def getaddrinfo(*_):
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
+        answer = next(answers)
+        if answer:
             raise answer
         return answer
 
     monkeypatch.setattr("lightning_sm._distributed.rendezvous._POLL_SECONDS", 0.01)
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     environment = SageMakerEnvironment(_external(main_address="algo-1", local_rank=0, global_rank=2), resolve_timeout=5)
-    assert setup_environment(environment) == "algo-1"
+    # Asked once more, it waits no more: there is no other answer.
+    assert [setup_environment(environment) for _ in range(2)] == ["algo-1"] * 2
     waits = [line for line in lines if "topology" not in line]
     assert waits == ["Waiting up to 5 s for the name of the main host algo-1 to resolve, for 0 s so far."]
-    # Asked once more, it waits no more: `answers` is empty.
-    assert setup_environment(environment) == "algo-1"
     environment.teardown()
     rendezvous._thread.join(10)
     assert not rendezvous._thread.is_alive()

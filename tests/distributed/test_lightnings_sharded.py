@@ -17,15 +17,14 @@ _RUNS = {
 }
 _EPOCH = support_level(_NAMESPACE) > SupportLevel.CORE
 _HERE = [name for name in _RUNS if _RUNS[name] and _EPOCH and hasattr(_NAMESPACE.module("strategies"), name)]
-each_launcher = pytest.mark.parametrize(
+
+
+@pytest.mark.parametrize("name", _HERE)
+@pytest.mark.parametrize(
     "variables",
     [torchrun(3, 4, 1, 2, 1, MASTER_ADDR="127.0.0.1"), {**mpirun(3, 4, 1, 2), "MASTER_ADDR": "127.0.0.1"}, {}],
     ids=["torchrun", "mpirun", "none"],
 )
-
-
-@pytest.mark.parametrize("name", _HERE)
-@each_launcher
 def test_objects_get_the_environment_of_the_job(in_environ, opt_ml, name, variables):
     in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ(**variables))
     module = _NAMESPACE.module()
@@ -35,18 +34,3 @@ def test_objects_get_the_environment_of_the_job(in_environ, opt_ml, name, variab
     assert isinstance(strategy.cluster_environment, SageMakerEnvironment)
     assert (strategy.num_nodes, strategy.world_size, strategy.node_rank) == (2, 4, 1)
     assert strategy.global_rank == (3 if variables else 2)
-
-
-@pytest.mark.parametrize("name", ["ddp", "fsdp", "fsdp_cpu_offload", "deepspeed", "deepspeed_stage_3"])
-@each_launcher
-def test_names_get_the_environment_of_the_job(in_environ, opt_ml, name, variables):
-    in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ(**variables))
-    settings = trainer_settings(strategy=name, logger=False, enable_checkpointing=False)
-    assert [type(plugin) for plugin in settings["plugins"]] == [SageMakerEnvironment]
-    assert settings["num_nodes"] == 2
-
-
-@pytest.mark.parametrize("name", ["smddp_fsdp", "smddp_fsdp2", "smddp_deepspeed", "smddp_deepspeed_stage_3"])
-def test_ours_bring_it_along(in_environ, opt_ml, name):
-    in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ(**torchrun(3, 4, 1, 2, 1)))
-    assert "plugins" not in trainer_settings(strategy=name, logger=False, enable_checkpointing=False)

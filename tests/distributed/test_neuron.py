@@ -36,15 +36,10 @@ def _registered(name):
     return _NAMESPACE.module("accelerators").AcceleratorRegistry.get(name)
 
 
-def _trainer(**arguments):
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    return _NAMESPACE.module().Trainer(**quiet, **arguments)
-
-
 def test_without_torch_neuron_lightning_says_what_is_there():
     assert installed_neuron_accelerator() in (None, "torchrun_xla")
     with pytest.raises(Exception, match=r"can not run on your system.*'cpu'"):
-        _trainer(accelerator="neuron")
+        _NAMESPACE.module().Trainer(accelerator="neuron", logger=False, enable_checkpointing=False)
 
 
 @pytest.mark.usefixtures("torch_neuron")

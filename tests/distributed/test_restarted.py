@@ -6,27 +6,26 @@ from lightning_sm._distributed.restarted import agree_on_port
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 from tests.helpers.environ import torchrun
-from tests.projects.container import log_lines
 
 AGAIN = {"TORCHELASTIC_RESTART_COUNT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-
-
-def topology_of(rank, port, nodes=1):
-    variables = torchrun(rank, 2, rank % (2 // nodes), 2 // nodes, rank if nodes == 2 else 0, nodes, MASTER_PORT=port)
-    return Topology.resolve(variables, TrainingJob())
+STARTED = "torchrun has started the workers again: restart 1."
+HINT = "HINT: Start torchrun with --rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1."
 
 
 @pytest.mark.parametrize(
-    "variables", [{}, {**AGAIN, "TORCHELASTIC_RESTART_COUNT": "0"}, {**AGAIN, "TORCHELASTIC_USE_AGENT_STORE": "False"}]
+    ("nodes", "variables", "ends"),
+    [
+        (1, {}, []),
+        (1, {**AGAIN, "TORCHELASTIC_RESTART_COUNT": "0"}, []),
+        # A store of its own.
+        (1, {**AGAIN, "TORCHELASTIC_USE_AGENT_STORE": "False"}, [STARTED]),
+        # Hosts count their restarts each.
+        (2, AGAIN, [STARTED, HINT]),
+    ],
 )
-def test_a_first_attempt_and_a_store_of_its_own_need_none(in_environ, variables):
+def test_those_that_need_no_port_and_those_that_cannot_agree_on_one(in_environ, lines, nodes, variables, ends):
     in_environ(variables)
-    assert agree_on_port(topology_of(0, 7777), "127.0.0.1") is None
-
-
-def test_hosts_count_their_restarts_each(in_environ):
-    in_environ(AGAIN)
-    with log_lines() as lines:
-        assert agree_on_port(topology_of(0, 7777, nodes=2), "127.0.0.1") is None
-    assert lines[0] == "torchrun has started the workers again: restart 1."
-    assert "HINT: Start torchrun with --rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1." in lines[1]
+    started = torchrun(0, 2, 0, 2 // nodes, 0, nodes, MASTER_PORT=7777)
+    assert agree_on_port(Topology.resolve(started, TrainingJob()), "127.0.0.1") is None
+    assert len(lines) == len(ends)
+    assert all(line.endswith(end) for line, end in zip(lines, ends))

@@ -11,35 +11,24 @@ from lightning_sm._distributed.sharded_callbacks import warn_of_own_states
 from tests.projects.container import log_lines
 
 
-def named(name, **attributes):
-    """An object whose class has the name of one of Lightning's."""
-    return type(name, (), attributes)()
-
-
 @pytest.fixture
-def gathered(monkeypatch):
+def sent(monkeypatch):
     """What each rank has sent to the others."""
-    sent = []
-
-    def gather_objects(trainer, value):
-        sent.append(value)
-        return sent
-
-    monkeypatch.setattr(sharded_callbacks, "gather_objects", gather_objects)
-    return sent
+    found = []
+    monkeypatch.setattr(sharded_callbacks, "gather_objects", lambda trainer, value: found.append(value) or found)
+    return found
 
 
-def warned(*checkpoints):
-    """What is logged when the last rank has sent its states."""
-    trainer = SimpleNamespace(strategy=named("FSDPStrategy"), world_size=len(checkpoints), is_global_zero=True)
+def warned(*states):
+    """What is logged when the last rank has sent the state of its callback."""
+    strategy = type("FSDPStrategy", (), {})()
+    trainer = SimpleNamespace(strategy=strategy, world_size=len(states), is_global_zero=True)
     with log_lines() as lines:
-        for checkpoint in checkpoints:
+        for step, state in enumerate(states):
+            own = {"all": state, "step": step}
+            checkpoint = {"state_dict": {"part": torch.rand(3)}, "callbacks": {"Average{'x': 1}": own}}
             warn_of_own_states(trainer, checkpoint)
     return lines
-
-
-def state(*values, **more):
-    return {"state_dict": {"part": torch.rand(3)}, "callbacks": {"Average{'x': 1}": {"all": [*values], **more}}}
 
 
 @pytest.mark.parametrize(
@@ -54,21 +43,20 @@ def state(*values, **more):
     ],
     ids=str,
 )
-@pytest.mark.usefixtures("gathered")
+@pytest.mark.usefixtures("sent")
 def test_a_state_that_differs_between_ranks_is_named(first, second):
-    (line,) = warned(state(torch.ones(2), first), state(torch.ones(2), second))
+    (line,) = warned([torch.ones(2), first], [torch.ones(2), second])
     assert line.startswith("global_rank 1 has other tensors than global_rank 0 in the state of Average, and")
 
 
 @pytest.mark.parametrize("at", ["cpu", "meta"])
-def test_equal_states_are_not(gathered, at):
-    kept = torch.tensor([float("nan"), 1.0], requires_grad=True), torch.empty(0), torch.eye(2).to_sparse(), {"a": (1,)}
-    kept = (*kept, torch.ones(2, device=at))
-    assert warned(state(*kept, step=1), state(*kept, step=2)) == [], "only tensors are compared"
-    assert len(gathered) == 2
-
-
-def test_little_is_gathered(gathered):
-    many = [torch.rand(100) for _ in range(100)]
-    assert warned(state(*many), state(*many)) == []
-    assert len(pickle.dumps(gathered[0])) < 100
+def test_equal_states_are_not_and_little_is_sent(sent, at):
+    kept = [
+        torch.tensor([float("nan"), 1.0], requires_grad=True),
+        torch.empty(0),
+        torch.eye(2).to_sparse(),
+        {"a": (1,)},
+    ]
+    kept += [torch.ones(2, device=at), *(torch.rand(100) for _ in range(100))]
+    assert warned(kept, kept) == [], "only tensors are compared"
+    assert [len(pickle.dumps(each)) < 100 for each in sent] == [True, True]

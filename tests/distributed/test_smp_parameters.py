@@ -26,17 +26,18 @@ def test_names_of_both_generations(given, expected):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("kind", "given", "says"),
     [
-        ({"partitions": 2, "pipeline_parallel_degree": 4}, "to different values"),
-        ({"partitions": 0}, "partitions of mp_parameters is 0"),
-        ({"microbatches": True}, "microbatches of mp_parameters is True"),
-        ({"ddp": "maybe"}, "ddp of mp_parameters is 'maybe'"),
+        (SMPParameters, {"partitions": 2, "pipeline_parallel_degree": 4}, "to different values"),
+        (SMPParameters, {"partitions": 0}, "partitions of mp_parameters is 0"),
+        (SMPParameters, {"microbatches": True}, "microbatches of mp_parameters is True"),
+        (SMPParameters, {"ddp": "maybe"}, "ddp of mp_parameters is 'maybe'"),
+        (TSMParameters, {"tensor_parallel_degree": 0}, "tensor_parallel_degree of mp_parameters is 0"),
     ],
 )
-def test_values_of_other_types(given, says):
+def test_values_of_other_types(kind, given, says):
     with pytest.raises(JobConfigError, match=says):
-        SMPParameters.parse(given)
+        kind.parse(given)
 
 
 @pytest.mark.parametrize(
@@ -81,5 +82,3 @@ def test_degrees_of_the_second_library():
     parameters.check_world(8)
     with pytest.raises(JobConfigError, match="degrees of 4 processes, which do not divide the 6 of the job"):
         parameters.check_world(6)
-    with pytest.raises(JobConfigError, match="tensor_parallel_degree of mp_parameters is 0"):
-        TSMParameters.parse({"tensor_parallel_degree": 0})

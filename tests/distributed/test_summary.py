@@ -75,11 +75,8 @@ def test_groups_that_train_together_are_counted_by_type():
     # Local mode names no groups.
     job = TrainingJob(True, hosts=_hosts(2), current_instance_type="local_gpu")
     assert "\ntopology: instances: 2 x local_gpu\n" in describe_topology(job, Topology(Launcher.HOST), 2)
-
-
-def test_the_lines_of_many_hosts_stay_short():
-    lines = describe_topology(TrainingJob(hosts=_hosts(100)), Topology(Launcher.HOST), 800).splitlines()
-    assert "algo-8 and 92 more" in next(line for line in lines if line.startswith("topology: hosts: "))
+    many = TrainingJob(hosts=_hosts(100))
+    assert "algo-8 and 92 more\n" in describe_topology(many, Topology(Launcher.HOST), 800)
 
 
 def _fit(name, **arguments):

@@ -10,28 +10,38 @@ from tests.helpers.processes import free_port
 
 pytestmark = pytest.mark.full
 
-needs_click = pytest.mark.skipif(importlib.util.find_spec("click") is None, reason="click is not installed")
+
+def fabric_run(started):
+    """``fabric run`` on each of two hosts of a job."""
+    if importlib.util.find_spec("click") is None:
+        pytest.skip("click is not installed")
+    words = ["-m", f"{NAMESPACES[-1]}.cli", "--num-nodes", "2", "--accelerator", "cpu", "--main-address", "127.0.0.1"]
+    words += ["--main-port", str(free_port()), "--node-rank"]
+    return started._finish([([*words, str(rank)], host) for rank, host in enumerate(started._hosts(2))])
 
 
 @pytest.mark.parametrize(
-    ("start", "words", "nodes"),
+    ("start", "words", "nodes", "namespace"),
     [
-        (lambda job: job.torchrun(1, 2), (), 1),
-        (lambda job: job.torchrun(2, 1), (), 2),
-        (lambda job: job.one_per_host(2), ("--devices", 1), 2),
+        (lambda job: job.torchrun(1, 2), (), 1, NAMESPACES[-1]),
+        (lambda job: job.torchrun(2, 1), (), 2, NAMESPACES[0]),
+        (lambda job: job.one_per_host(2), ("--devices", 1), 2, NAMESPACES[0]),
+        (fabric_run, ("--how", "command"), 2, NAMESPACES[-1]),
+        # By the job's variable.
+        (lambda job: job.torchrun(2, 1), ("--how", "unchanged"), 2, NAMESPACES[-1]),
     ],
-    ids=["torchrun", "torchrun_two_hosts", "one_process_on_two_hosts"],
+    ids=["torchrun", "torchrun_two_hosts", "one_process_on_two_hosts", "fabric_run", "unchanged"],
 )
-def test_weights_are_those_of_plain_fabric(tmp_path, plain, start, words, nodes):
-    started = start(job(tmp_path, *words, namespace=NAMESPACES[0 if nodes == 2 else -1]))
-    results = started.results(2)
-    for rank, seen in enumerate(results):
+def test_weights_are_those_of_plain_fabric(tmp_path, plain, start, words, nodes, namespace):
+    started = start(job(tmp_path, *words, namespace=namespace, LIGHTNING_SM_AUTO=int("unchanged" in words)))
+    for rank, seen in enumerate(started.results(2)):
         assert seen["weights"] == plain
         assert seen["world"] == [2, nodes, rank if nodes == 2 else 0]
         assert seen["strategy"] == "SMDDPStrategy"
         assert seen["resumed"] == [None, 0]
-    assert results[0]["logger"] == str(tmp_path / "algo-1" / "output" / "data")
-    assert "fabric.num_nodes" in started.output
+        own = tmp_path / f"algo-{rank + 1 if nodes == 2 else 1}"
+        assert seen["logger"] == str(own / "output" / "data")
+    assert ("fabric.num_nodes" in started.output) == (start is not fabric_run)
     assert "SMDDPStrategy: backend gloo, because" in started.output
 
 
@@ -57,13 +67,6 @@ def test_a_restart_goes_on_from_the_latest_checkpoint_on_all_hosts(tmp_path, pla
     assert not list(tmp_path.rglob(".*partial*"))
 
 
-def test_an_unchanged_program_has_world_and_directories_by_the_jobs_variable(tmp_path, plain):
-    started = job(tmp_path, "--how", "unchanged", LIGHTNING_SM_AUTO="1").torchrun(2, 1)
-    for rank, seen in enumerate(started.results(2)):
-        assert (seen["weights"], seen["world"]) == (plain, [2, 2, rank])
-        assert seen["logger"] == str(tmp_path / f"algo-{rank + 1}" / "output" / "data")
-
-
 def test_a_failing_rank_is_the_reason_on_all_hosts_and_ends_all(tmp_path):
     failed = job(tmp_path, "--fail", 2).torchrun(2, 1)
     assert not {0, None} & set(failed.codes)
@@ -72,18 +75,3 @@ def test_a_failing_rank_is_the_reason_on_all_hosts_and_ends_all(tmp_path):
     for file in files:
         assert "ValueError: no step 2 on rank 1" in file.read_text()
     assert not list(tmp_path.glob("rank-*.json"))
-
-
-def fabric_run(started, hosts, *words):
-    """``fabric run`` on each host of a job."""
-    main = ["--main-address", "127.0.0.1", "--main-port", str(free_port())]
-    starts = [["-m", f"{NAMESPACES[-1]}.cli", *main, *words, "--node-rank", str(rank)] for rank in range(hosts)]
-    return started._finish(list(zip(starts, started._hosts(hosts))))
-
-
-@needs_click
-def test_fabric_run_in_a_container(tmp_path, plain):
-    started = fabric_run(job(tmp_path, "--how", "command"), 2, "--num-nodes", "2", "--accelerator", "cpu")
-    for seen in started.results(2):
-        assert seen["weights"] == plain
-        assert seen["strategy"] == "SMDDPStrategy"

@@ -31,12 +31,6 @@ def played(tmp_path_factory):
     return run
 
 
-@pytest.fixture
-def figure(record_property):
-    """Return a function that adds a figure to the test's row of the table."""
-    return record_property
-
-
 def pytest_terminal_summary(terminalreporter):
     """Print one row for each test, for docs/verified.md."""
     reports = [

@@ -26,9 +26,9 @@ def can_run(kind, device):
         pytest.skip(f"{kind} does not run on CPUs with these versions")
 
 
-def test_nccl_with_one_rank(played, device, figure):
+def test_nccl_with_one_rank(played, device, record_property):
     found = played("group", device)
-    figure("backend", found["backend"])
+    record_property("backend", found["backend"])
     assert found["backend"] == {"cuda": "nccl", "cpu": "gloo"}[device]
     assert found["device"] == device
     assert found["sum"] == found["gathered"] == [1.5, 2.5]
@@ -63,25 +63,25 @@ def test_a_fit_continues_within_an_epoch_with_the_random_numbers_of_its_device(p
     assert continued["drawn"] == whole["drawn"]
 
 
-def test_a_background_save_holds_the_weights_of_its_step(played, device, figure):
+def test_a_background_save_holds_the_weights_of_its_step(played, device, record_property):
     found = played("async_content", device)
-    figure("MB", found["megabytes"])
+    record_property("MB", found["megabytes"])
     assert found["went_on"]
     assert found["equal"]
 
 
-def test_memory_and_time_of_a_step(played, device, figure):
+def test_memory_and_time_of_a_step(played, device, record_property):
     found = played("cost", device)
-    figure("step", f"{found['step']:.2f} of {found['milliseconds']:.2f} ms")
+    record_property("step", f"{found['step']:.2f} of {found['milliseconds']:.2f} ms")
     if device == "cuda":
-        figure("memory", f"{found['memory']:.3f}")
+        record_property("memory", f"{found['memory']:.3f}")
         assert found["memory"] < 1.02
         assert found["step"] < 1.25
 
 
-def test_an_exported_model_gives_the_same_on_a_cpu(played, device, figure):
+def test_an_exported_model_gives_the_same_on_a_cpu(played, device, record_property):
     found = played("export", device)
     for name, difference in found.items():
         assert not isinstance(difference, dict), f"{name}: {difference}"
-        figure(name, difference if isinstance(difference, str) else f"{difference:.0e}")
+        record_property(name, difference if isinstance(difference, str) else f"{difference:.0e}")
         assert isinstance(difference, str) or difference < 1e-5, name

@@ -3,7 +3,6 @@
 import re
 import time
 from pathlib import Path
-from typing import Dict, NamedTuple
 
 import pytest
 
@@ -22,15 +21,8 @@ _LAUNCHES = {
 }
 
 
-class Played(NamedTuple):
-    """A job that has ended: its directory, and what each host's failure file holds."""
-
-    job: Job
-    folder: Path
-    reasons: Dict[str, str]
-
-
 def play(folder, launch, how):
+    """Return a job that has ended, and what the failure file of each host holds."""
     start, devices, hosts = _LAUNCHES[launch]
     job = start(Job(folder, _SCRIPT, "--how", how, *devices, MY_API_TOKEN="hunter2-hunter2"))
     if how != "finish":
@@ -39,20 +31,14 @@ def play(folder, launch, how):
         # Imports of a busy machine do not count.
         assert time.time() - float((folder / "failed-at").read_text()) < 40
     files = {host: folder / host / "output" / "failure" for host in hosts}
-    return Played(job, folder, {host: path.read_text() for host, path in files.items() if path.exists()})
+    return job, {host: path.read_text() for host, path in files.items() if path.exists()}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Run a job, once for all tests that look at its end."""
-    played = {}
-
-    def run(launch, how):
-        if (launch, how) not in played:
-            played[launch, how] = play(tmp_path_factory.mktemp(f"{launch}-{how}"), launch, how)
-        return played[launch, how]
-
-    return run
+def report(job):
+    """The one report, which rank 0 has written."""
+    (found,) = job.folder.glob("*/output/data/report.html")
+    assert found.parts[-4] == "algo-1"
+    return Page(found.read_text(encoding="utf-8"))
 
 
 # What the reason begins with, by the launch and by how the rank fails.
@@ -68,45 +54,30 @@ _REASONS = {
 
 
 @pytest.mark.parametrize(("launch", "how"), _REASONS)
-def test_the_first_cause_is_the_reason_on_every_host(run, launch, how):
-    job, _, reasons = run(launch, how)
+def test_the_first_cause_is_the_reason_on_every_host(tmp_path, launch, how):
+    job, reasons = play(tmp_path, launch, how)
     assert sorted(reasons) == sorted(_LAUNCHES[launch][2]), job.output[-6000:]
     for reason in reasons.values():
         assert re.match(_REASONS[launch, how], reason), reason
+    assert how != "blocked" or "Blocked after another rank failed; exiting with code 1." in job.output
+    if how in ("blocked", "exit"):
+        # Of rank 1, and rank 0 reports it.
+        page = report(job)
+        assert " failed " in page.shown
+        assert reasons["algo-1"] in page.shown
+        assert ["processes", "2"] in page.rows
+        assert ["backend", "gloo"] in page.rows
 
 
-def test_a_blocked_rank_is_ended(run):
-    job, _, _ = run("torchrun_two_hosts", "blocked")
-    assert "Blocked after another rank failed; exiting with code 1." in job.output
-
-
-def test_a_program_that_goes_on_after_the_error_of_its_fit_is_not_ended(run):
-    job, folder, reasons = run("one_process_on_two_hosts", "uploads")
-    assert (folder / "uploaded").exists(), job.output[-6000:]
+def test_a_program_that_goes_on_after_the_error_of_its_fit_is_not_ended(tmp_path):
+    job, reasons = play(tmp_path, "one_process_on_two_hosts", "uploads")
+    assert (tmp_path / "uploaded").exists(), job.output[-6000:]
     assert reasons["algo-1"].startswith("KeyError: 'layers' (rank 1 on algo-2; at ")
 
 
-def test_a_rank_that_ends_first_is_not_reported(run):
-    job, _, reasons = run("one_process_on_two_hosts", "finish")
+def test_a_rank_that_ends_first_is_no_failure_and_the_fit_is_reported_once(tmp_path):
+    job, reasons = play(tmp_path, "one_process_on_two_hosts", "finish")
     assert job.codes == [0, 0], job.output[-6000:]
     assert reasons == {}
-
-
-@pytest.mark.parametrize(("launch", "how"), [("mpirun", "exit"), ("torchrun_two_hosts", "blocked")])
-def test_rank_zero_reports_the_failure_of_another_rank(run, launch, how):
-    job, folder, reasons = run(launch, how)
-    found = list(folder.glob("*/output/data/report.html"))
-    assert [path.parts[-4] for path in found] == ["algo-1"], job.output[-6000:]
-    page = Page(found[0].read_text(encoding="utf-8"))
-    assert " failed " in page.shown
-    assert reasons["algo-1"] in page.shown
-    assert "(rank 1 on " in page.shown
-    assert ["processes", "2"] in page.rows
-    assert ["backend", "gloo"] in page.rows
-
-
-def test_a_fit_of_two_processes_is_reported_once(run):
-    job, folder, _ = run("one_process_on_two_hosts", "finish")
-    (found,) = folder.glob("*/output/data/report.html")
-    assert "completed 1 epoch" in Page(found.read_text(encoding="utf-8")).shown
+    assert "completed 1 epoch" in report(job).shown
     assert job.output.count("Wrote the report of the fit") == 1

@@ -64,15 +64,11 @@ def case(request, ranks):
     return request.param, [found[request.param] for found in ranks], fit_plain(_BATCH, **arguments)
 
 
-def test_weights_are_those_of_plain_lightning(case):
+def test_weights_and_logged_values_are_those_of_plain_lightning(case):
     _, ranks, plain = case
     for found in ranks:
         assert_equal(found["weights"], plain["weights"], abs=1e-7)
-
-
-def test_logged_values_are_means_over_microbatches_on_every_rank(case):
-    _, ranks, plain = case
-    for found in ranks:
+        # Means over microbatches, on every rank.
         assert set(found["metrics"]) == set(plain["metrics"])
         assert found["tested"] == pytest.approx(plain["tested"], abs=1e-6)
         for name in ("train_loss_epoch", "val_loss", "val_mean"):
@@ -81,25 +77,20 @@ def test_logged_values_are_means_over_microbatches_on_every_rank(case):
     assert mean == pytest.approx(plain["hooks"], abs=1e-6)
 
 
-def test_data_goes_by_the_data_parallel_rank(case):
+def test_data_goes_by_the_data_parallel_rank_and_the_steps_are_those_of_aws(case):
     name, ranks, _ = case
-    replicas = _CASES[name][1]
+    parameters, replicas, arguments = _CASES[name]
     assert {found["sampler"]["num_replicas"] for found in ranks} == {replicas}
     assert {found["sampler"]["rank"] for found in ranks} == set(range(replicas))
-    for found in ranks:  # predictions of a whole batch
+    marked = [["set_tensor_parallelism", True]] if "tensor_parallel_degree" in parameters else []
+    made = ["DistributedModel", arguments.get("accumulate_grad_batches", 1)], ["DistributedOptimizer", False]
+    for found in ranks:
+        # Of a whole batch.
         assert {tuple(shape) for shape in found["predicted"]} == {(_BATCH // replicas, 2)}
         assert found["strategy"] == "SMPStrategy"
-
-
-def test_the_steps_are_those_of_aws(case):
-    name, ranks, _ = case
-    passes = _CASES[name][2].get("accumulate_grad_batches", 1)
-    marked = [["set_tensor_parallelism", True]] if "tensor_parallel_degree" in _CASES[name][0] else []
-    for found in ranks:
-        calls = [call for call in found["calls"] if call[0] != "model_creation"]
-        steps = [["init"], *marked, ["DistributedModel", passes], ["DistributedOptimizer", False]]
-        assert [call for call in calls if call[0] != "step"] == steps
-        assert [call for call in calls if call[0] == "step"] == [["step", "step"]] * 4
+        calls = [call for call in found["calls"] if call[0] not in ("model_creation", "step")]
+        assert calls == [["init"], *marked, *made]
+        assert found["calls"].count(["step", "step"]) == 4
 
 
 @half_precision

@@ -1,9 +1,9 @@
 """Two hosts in SageMaker's toolkit: each uploads its own shards, and the restarted job goes on from all of them."""
 
+import io
 import json
 import shutil
 import tarfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,19 +19,14 @@ _STEPS = 4
 
 
 @pytest.fixture
-def source(tmp_path):
-    """A source directory with the program and the parts of these tests that it needs."""
-    folder = tmp_path / "source"
-    (folder / "tests" / "helpers").mkdir(parents=True)
-    shutil.copy(_TESTS / "sharded" / "train_rehearsed.py", folder)
-    for name in ("__init__.py", "helpers/__init__.py", "helpers/sharded.py", "helpers/tiny.py"):
-        shutil.copy(_TESTS / name, folder / "tests" / name)
-    return folder
-
-
-@pytest.fixture
-def run(tmp_path, source):
+def run(tmp_path):
     """Return a function that plays the job once, with the checkpoints that earlier ones have left."""
+    source = tmp_path / "source"
+    # The program and the parts of these tests that it needs.
+    (source / "tests" / "helpers").mkdir(parents=True)
+    shutil.copy(_TESTS / "sharded" / "train_rehearsed.py", source)
+    for name in ("__init__.py", "helpers/__init__.py", "helpers/sharded.py", "helpers/tiny.py"):
+        shutil.copy(_TESTS / name, source / "tests" / name)
 
     def play(*words):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
@@ -77,11 +72,10 @@ def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path):
         assert 0 < starts.pop(last) < 2 * _STEPS
         assert set(starts.values()) == {2 * _STEPS}
         assert {each["steps"] for each in found.values()} == {4 * _STEPS}
-    weights = {}
-    for kind in (*kinds, "ddp"):
-        path = Path(tmp_path / f"{kind}.pt")
-        path.write_bytes(_packed(tmp_path / "out" / "model.tar.gz", f"{kind}/model.pt"))
-        weights[kind] = torch.load(path, weights_only=True)
+    weights = {
+        kind: torch.load(io.BytesIO(_packed(tmp_path / "out" / "model.tar.gz", f"{kind}/model.pt")), weights_only=True)
+        for kind in (*kinds, "ddp")
+    }
     for kind in kinds:
         assert weights[kind].keys() == weights["ddp"].keys()
         for name, value in weights["ddp"].items():

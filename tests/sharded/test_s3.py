@@ -84,53 +84,48 @@ def _is_second_shard(name):
 
 def test_a_killed_job_goes_on_as_if_never_interrupted(seen):
     assert set(seen.killed.codes) != {0}
-    for whole, again in zip(seen.whole, seen.found["resumed"]):
-        first = whole["fits"][0]
-        assert (first["started_at"], first["steps"]) == (0, _WHOLE)
-        assert (again["started_at"], again["steps"]) == (2 * _EPOCH, _EPOCH)
+    # From the newest; from the older one where that lacks a shard; and from a ckpt_path, a copy on each host.
+    starts = {"resumed": 2 * _EPOCH, "resumed half": _EPOCH, "given": 2 * _EPOCH}
+    for name, start in starts.items():
+        for whole, again in zip((each["fits"][0] for each in seen.whole), seen.found[name]):
+            assert (whole["started_at"], whole["steps"]) == (0, _WHOLE)
+            assert (again["started_at"], again["steps"]) == (start, _WHOLE - start), (name, again)
+            assert again["weights"] == whole["weights"]
+            assert len(set(whole["weights"])) > 1
+    for again in seen.found["resumed"]:
         assert again["resumed_from"].endswith(f"/fit-0/step-{2 * _EPOCH}.ckpt")
-        assert again["weights"] == first["weights"]
-        assert len(set(first["weights"])) > 1
-
-
-def test_the_manifest_is_uploaded_when_all_shards_are_there(seen):
-    found = seen.whole[0]["before_manifests"]
-    folders = {url.rpartition("/")[2] for url in found}
-    assert folders >= {f"step-{step}.ckpt" for step in (_EPOCH, 2 * _EPOCH, _WHOLE)}
-    for names in found.values():
-        assert "manifest.json" not in names
-        assert any(_is_second_shard(name) for name in names)
-    assert seen.whole[1]["before_manifests"] == {}
-
-
-def test_a_folder_that_lacks_a_shard_is_rejected_by_name_and_the_older_one_taken(seen):
-    assert f"files cannot be used: {seen.lost.partition('/fit-0/')[2]} is missing" in seen.restarted.output
-    for whole, half in zip(seen.whole, seen.found["resumed half"]):
-        assert (half["started_at"], half["steps"]) == (_EPOCH, 2 * _EPOCH)
-        assert half["weights"] == whole["fits"][0]["weights"]
-
-
-def test_the_best_checkpoint_at_a_url_is_exported(seen):
-    best = {number for each in seen.whole for number in each["fits"][0]["after_epochs"][1]}
-    last = {number for each in seen.whole for number in each["fits"][0]["after_epochs"][2]}
-    exported = {number for value in seen.exported.values() for number in value.flatten().tolist()}
-    assert exported <= best
-    assert not exported <= last
-
-
-def test_a_ckpt_path_at_a_url_is_loaded_from_a_copy_on_each_host(seen):
-    for whole, given in zip(seen.whole, seen.found["given"]):
-        assert (given["started_at"], given["steps"]) == (2 * _EPOCH, _EPOCH), given
-        assert given["weights"] == whole["fits"][0]["weights"]
     assert seen.restarted.output.count(f"Downloading step-{2 * _EPOCH}.ckpt") >= 2
     assert seen.found["left"] == [[], []]
 
 
-def test_one_that_is_not_whole_is_an_error_with_a_hint_on_all_ranks(seen):
+def test_the_manifest_is_uploaded_when_all_shards_are_there(seen):
+    first, second = (each["before_manifests"] for each in seen.whole)
+    folders = {url.rpartition("/")[2] for url in first}
+    assert folders >= {f"step-{step}.ckpt" for step in (_EPOCH, 2 * _EPOCH, _WHOLE)}
+    for names in first.values():
+        assert "manifest.json" not in names
+        assert any(_is_second_shard(name) for name in names)
+    assert second == {}
+
+
+def test_a_folder_that_lacks_a_shard_is_rejected_by_name(seen):
+    problem = f"files cannot be used: {seen.lost.partition('/fit-0/')[2]} is missing"
+    assert problem in seen.restarted.output
+    # As a ckpt_path it is an error on all ranks.
     first, second = seen.found["given half"]
-    assert f"files cannot be used: {seen.lost.partition('/fit-0/')[2]} is missing" in first
+    assert problem in first
     assert "HINT: " in first
     assert "HINT: " in second
+
+
+def test_the_best_checkpoint_at_a_url_is_exported(seen):
+    (_, best, last) = (
+        {number for weights in epoch for number in weights}
+        for epoch in zip(*(each["fits"][0]["after_epochs"] for each in seen.whole))
+    )
+    exported = {number for value in seen.exported.values() for number in value.flatten().tolist()}
+    assert exported <= best
+    assert not exported <= last
 
 
 def test_shards_that_s3_refuses_are_an_error_on_all_ranks_and_leave_no_manifest(seen, s3):

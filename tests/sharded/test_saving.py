@@ -26,52 +26,38 @@ def ranks(tmp_path_factory):
 
 @pytest.fixture(params=KINDS)
 def saved(request, ranks):
-    """A kind of strategy and what the two ranks found with it."""
-    return request.param, [rank[request.param] for rank in ranks]
+    """What the two ranks found with a kind of strategy, whose name is Lightning's."""
+    kind = request.param
+    return STAGES.get(kind, kind), *(rank[kind] for rank in ranks)
 
 
-def test_every_visible_folder_is_whole_at_any_time(saved):
-    _, (_, rank) = saved
-    assert rank["ways"]["watched"]["looks"] > 100
-    assert rank["ways"]["watched"]["broken"] == []
-
-
-def test_each_way_to_save_leaves_whole_folders(saved):
-    kind, (rank, _) = saved
-    found = rank["ways"]
+def test_each_way_to_save_leaves_whole_folders_of_which_none_is_seen_before(saved):
+    strategy, first, second = saved
+    assert second["ways"]["watched"]["looks"] > 100
+    assert second["ways"]["watched"]["broken"] == []
+    found = first["ways"]
     assert found["names"] == ["best-step=10.ckpt", "last.ckpt", "own.ckpt", "time-step=10.ckpt"]
     assert found["best"] == "best-step=10.ckpt"
     assert set(found["problems"].values()) == {None}
-    manifests = found["manifests"].values()
-    assert {(each["strategy"], each["world_size"]) for each in manifests} == {(STAGES.get(kind, kind), 2)}
-    assert len(manifests) == 6
-
-
-def test_two_saves_of_the_series_are_kept_with_their_records(saved):
-    kind, (rank, _) = saved
-    found = rank["ways"]
-    assert {"fit.json", "step-9.ckpt", "step-9.json", "step-10.ckpt", "step-10.json"} <= set(found["series"])
-    assert [name for name in found["series"] if not name.startswith(("step-9.", "step-10."))] == ["fit.json"]
+    # Two of the series are kept, with their records.
+    assert found["series"] == ["fit.json", "step-10.ckpt", "step-10.json", "step-9.ckpt", "step-9.json"]
     assert all(found["intact"])
-    for record in found["records"]:
-        assert record["world_size"] == 2
-        assert record["strategy"] == STAGES.get(kind, kind)
+    records = [*found["manifests"].values(), *found["records"]]
+    assert {(each["strategy"], each["world_size"]) for each in records} == {(strategy, 2)}
+    assert len(records) == 6 + 2
 
 
 def test_what_a_rank_cannot_write_is_an_error_on_all_ranks(saved):
-    _, ranks = saved
-    for found in (rank["one_rank"] for rank in ranks):
-        assert "step=4.ckpt could not be saved (global_rank " in found["error"]
+    for found in (rank["one_rank"] for rank in saved[1:]):
+        assert "step=4.ckpt could not be saved (global_rank 1" in found["error"]
         assert "An older one is unchanged. HINT: Check the free space" in found["error"]
         assert found["problem"] is None
     # Global rank 0 has removed what was incomplete when its error is raised.
-    assert ranks[0]["one_rank"]["names"] == ["step=2.ckpt"]
-    assert "global_rank 1" in ranks[0]["one_rank"]["error"]
+    assert saved[1]["one_rank"]["names"] == ["step=2.ckpt"]
 
 
 def test_training_goes_on_while_a_thread_copies(saved):
-    _, (rank, _) = saved
-    found = rank["async"]
+    found = saved[1]["async"]
     assert found["seen"]["steps"] >= 5  # the checkpoint of step 3 is not visible yet
     assert all(name.startswith(".step=3.ckpt.partial-") for name in found["seen"]["visible"])
     assert found["names"] == ["step=9.ckpt"]

@@ -131,9 +131,6 @@ def _is_in_use():
     return dist.is_initialized() and dist.get_backend() == "smddp"
 
 
-_is_ddp = False
-
-
 def _without_device_ids(barrier):
     def guarded(*args, **kwargs):
         if _is_in_use() and kwargs.get("device_ids"):
@@ -147,25 +144,13 @@ def _not_in_ddp_jobs(new_group):
     def guarded(*args, **kwargs):
         if not _is_in_use():
             return new_group(*args, **kwargs)
-        if _is_ddp:
+        if not os.environ.get("SMDATAPARALLEL_OPTIMIZE_SDP"):  # jobs that gather parameters have it
             raise RuntimeError(_NO_GROUPS)
         group = new_group(*args, **kwargs)
         ranks = args[0] if args else kwargs.get("ranks")
         size = dist.get_world_size() if ranks is None else len(ranks)
         calls.append(("new_group", kwargs.get("backend") or "smddp", size))
         return group
-
-    return guarded
-
-
-def _without_groups(init):
-    def guarded(self, *args, **kwargs):
-        global _is_ddp
-        if _is_in_use():
-            if any(name == "new_group" for name, _, _ in calls):
-                raise RuntimeError(_NO_GROUPS)
-            _is_ddp = True
-        init(self, *args, **kwargs)
 
     return guarded
 
@@ -178,5 +163,3 @@ for _module in [module for name, module in list(sys.modules.items()) if name.sta
     for _name in ("new_group", "barrier"):
         if vars(_module).get(_name) in _guarded:
             setattr(_module, _name, _guarded[vars(_module)[_name]])
-_ddp = torch.nn.parallel.DistributedDataParallel
-_ddp.__init__ = _without_groups(_ddp.__init__)
