@@ -11,7 +11,8 @@ from lightning_sm.launch._command import _read
 from tests.docs.pages import blocks
 from tests.helpers.processes import ROOT
 from tests.helpers.rehearsal import command_line, needs, run_rehearsal
-from tests.launch.test_request import ACCOUNT, ROLE
+from tests.launch.conftest import ROLE
+from tests.launch.test_request import ACCOUNT
 
 EXAMPLE = ROOT / "examples" / "groups"
 

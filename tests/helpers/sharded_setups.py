@@ -16,6 +16,8 @@ from tests.helpers.sharded import shard
 
 __all__ = ["SHARDED_SETUPS", "SetUp", "names_of"]
 
+SHARDED_SETUPS: Dict[str, Callable[[Any, str], "SetUp"]] = {}
+
 
 @dataclass
 class SetUp:
@@ -25,7 +27,9 @@ class SetUp:
         model: The model; with FSDP2 it shards itself.
         callbacks: Those of the project.
         arguments: Further arguments of the ``Trainer``.
+        strategy: Arguments of the strategy.
         refused: A part of the error with which it is refused.
+        is_killed: Whether our start is killed; else it is only compared with that of Lightning alone.
         ends: Whether it is trained again after the kill.
         validates: Whether the model is validated.
     """
@@ -33,7 +37,9 @@ class SetUp:
     model: Any
     callbacks: List[Any] = field(default_factory=list)
     arguments: Dict[str, Any] = field(default_factory=dict)
+    strategy: Dict[str, Any] = field(default_factory=dict)
     refused: str = ""
+    is_killed: bool = True
     ends: bool = True
     validates: bool = False
 
@@ -46,6 +52,12 @@ def names_of(kind: str, names: Iterable[str]) -> List[str]:
     if kind.endswith("_full"):
         return [name for name in names if name in ("scheduled_and_averaged", "finetuning")]
     return list(names)
+
+
+def setup(function):
+    """Add a function to the library under its name."""
+    SHARDED_SETUPS[function.__name__] = function
+    return function
 
 
 def net(pl, optimizer=lambda module: torch.optim.Adam(module.parameters(), lr=0.01)):
@@ -79,6 +91,7 @@ def net(pl, optimizer=lambda module: torch.optim.Adam(module.parameters(), lr=0.
     return Net()
 
 
+@setup
 def stopped_early(pl, kind):
     """Metrics of an epoch, validation, a schedule by it, accumulated and clipped gradients, and an early end."""
 
@@ -111,6 +124,7 @@ def stopped_early(pl, kind):
     return SetUp(Net(), [stop], {"max_epochs": 6, "accumulate_grad_batches": 2, **clipping}, validates=True)
 
 
+@setup
 def scheduled_and_averaged(pl, kind):
     """A schedule by steps, averages in a part of the model, and a callback with a state."""
 
@@ -142,6 +156,7 @@ def _averaged(pl):
     return Averaged
 
 
+@setup
 def finetuning(pl, kind):
     def trainable(module):
         weights = [each for each in module.parameters() if each.requires_grad]
@@ -157,6 +172,7 @@ def finetuning(pl, kind):
     return SetUp(net(pl, trainable), [unfreezing(pl, 0.02)], refused=refused)
 
 
+@setup
 def ema_weight_averaging(pl, kind):
     class Net(type(net(pl))):
         def validation_step(self, batch, batch_index):
@@ -169,6 +185,7 @@ def ema_weight_averaging(pl, kind):
     return SetUp(Net(), [average], {"precision": "bf16-true"}, refused=refused, validates=True)
 
 
+@setup
 def stochastic_weight_averaging(pl, kind):
     refused = "SWA does not currently support sharded models"
     if kind.startswith("fsdp2"):
@@ -176,6 +193,7 @@ def stochastic_weight_averaging(pl, kind):
     return SetUp(net(pl), [pl.callbacks.StochasticWeightAveraging(0.02, swa_epoch_start=1)], refused=refused)
 
 
+@setup
 def average_of_own_shards(pl, kind):
     class Average(pl.Callback):
         """Averages what this rank holds of the weights, which no checkpoint of Lightning's keeps for each rank."""
@@ -194,22 +212,51 @@ def average_of_own_shards(pl, kind):
     return SetUp(_averaged(pl)() if kind == "deepspeed_3" else net(pl), [Average()], ends=False)
 
 
+@setup
+def groups_and_validation(pl, kind):
+    """Groups of the optimizer beside a frozen layer, validation within epochs, a schedule by steps, and bf16."""
+
+    class Validated(type(net(pl))):
+        def configure_optimizers(self):
+            first, others = [], []
+            for name, value in self.named_parameters():
+                if value.requires_grad:
+                    (first if name.startswith("layers.2.") else others).append(value)
+            groups = [{"params": first, "lr": 0.001, "weight_decay": 0.1}, {"params": others}]
+            optimizer = torch.optim.AdamW(groups, lr=0.02)
+            schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+        def validation_step(self, batch, batch_index):
+            loss = self.loss(batch)
+            self.log("val_loss", loss, sync_dist=True)
+            self.log("val_worst", loss, sync_dist=True, reduce_fx="max")
+            self.log("val_count", torch.tensor(1.0), sync_dist=True, reduce_fx="sum")
+
+    model = Validated()
+    model.layers[0].requires_grad_(False)
+    arguments = {"val_check_interval": 4, "accumulate_grad_batches": 2, "precision": "bf16-mixed"}
+    return SetUp(model, arguments=arguments, is_killed=False, validates=True)
+
+
+@setup
+def tied_weights(pl, kind):
+    class Tied(type(net(pl))):
+        def parts(self):
+            return [self.layers]
+
+    model = Tied()
+    *before, last = model.layers
+    middle = nn.Linear(8, 8)
+    middle.weight = before[2].weight
+    model.layers = nn.Sequential(*before, middle, nn.Tanh(), last)
+    # A parameter of two layers belongs to one unit.
+    strategy = {"auto_wrap_policy": {nn.Sequential}} if kind == "fsdp" else {}
+    return SetUp(model, arguments={"precision": "bf16-true"}, strategy=strategy, is_killed=False)
+
+
 def _own(parameter):
     """The part of a parameter that this rank holds."""
     if hasattr(parameter, "ds_tensor"):
         return parameter.ds_tensor
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter.data
-
-
-#: The trainings by their names.
-SHARDED_SETUPS: Dict[str, Callable[[Any, str], SetUp]] = {
-    each.__name__: each
-    for each in (
-        stopped_early,
-        scheduled_and_averaged,
-        finetuning,
-        ema_weight_averaging,
-        stochastic_weight_averaging,
-        average_of_own_shards,
-    )
-}

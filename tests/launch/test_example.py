@@ -10,7 +10,8 @@ import pytest
 from lightning_sm.launch import check_limits, create_job_request
 from lightning_sm.launch._arguments import command_parser
 from lightning_sm.launch._command import _read
-from tests.launch.test_request import ACCOUNT, ROLE
+from tests.launch.conftest import ROLE
+from tests.launch.test_request import ACCOUNT
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

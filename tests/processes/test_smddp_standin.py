@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.processes import STANDINS, Job
+from tests.helpers.skips import installed_version
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +59,16 @@ def test_objects_and_tensors_are_broadcast_gathered_and_reduced(ours, gloo):
         assert result["all_true"] == [True, False]
     assert gloo[0]["gathered"] == ours[0]["gathered"]
     assert gloo[0]["means"][0] == ours[0]["means"][0]
+
+
+@pytest.mark.skipif(installed_version("torch") < (2, 0), reason="the kernels are written out for torch 2")
+def test_batch_norm_over_all_ranks_is_that_of_one_process_over_whole_batches(ranks):
+    for found, alone in ((rank["normalized"], rank["alone"]) for rank in ranks):
+        assert found["layer"] == "CPUSyncBatchNorm"
+        assert found["batches"] == alone["batches"] == 4
+        for key in ("mean", "variance", "weights"):
+            assert found[key] == pytest.approx(alone[key], abs=1e-6)
+        # Eight channels and four steps: each rank's means, inverse deviations and count forward, two sums backward.
+        calls = [(name, size) for name, dtype, size in found["calls"] if dtype == "torch.float32"]
+        assert [size for name, size in calls if name in ("allgather", "_allgather_base")] == [17] * 4
+        assert calls.count(("allreduce", 16)) == 4

@@ -1,13 +1,13 @@
 """Trains over gloo with Lightning's DDP, and over the stand-in for SMDDP, in two parts with a checkpoint between.
 
-Argument: results folder.
+Argument: results folder. Then it trains with ``sync_batchnorm`` over the stand-in, and once more alone on whole
+batches: every step sees all the data, whichever process has which part of them.
 """
 
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Dict
 
 import torch
 import torch.distributed as dist
@@ -15,10 +15,13 @@ import torch.distributed as dist
 import lightning_sm
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._lightning.legacy import strategy_of
+from tests.helpers.cpu_sync_batchnorm import allow_sync_batchnorm_on_cpu
 from tests.helpers.plain import end_process_group
-from tests.helpers.tiny import loader, tiny_model, weights
+from tests.helpers.skips import installed_version
+from tests.helpers.tiny import loader, tiny_model, weights, with_batch_norm
 
 _MODULE = "smdistributed.dataparallel.torch.torch_smddp"
+_STEPS = 4
 pl = installed_namespaces()[0].module()
 
 
@@ -36,27 +39,31 @@ class TinyData(pl.LightningDataModule):
     val_dataloader = test_dataloader = train_dataloader
 
 
+def _calls():
+    return list(getattr(sys.modules.get(_MODULE), "calls", ()))
+
+
+def _trainer(way, epochs, **arguments):
+    return pl.Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy=lightning_sm.SMDDPStrategy(process_group_backend="smddp") if way == "smddp" else "ddp",
+        max_epochs=epochs,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **arguments,
+    )
+
+
 def train(folder, way):
     def trainer(epochs):
         best = pl.callbacks.ModelCheckpoint(dirpath=f"{folder}/{way}", save_last=True, monitor="val_loss")
-        return pl.Trainer(
-            accelerator="cpu",
-            devices=2,
-            strategy=lightning_sm.SMDDPStrategy(process_group_backend="smddp") if way == "smddp" else "ddp",
-            max_epochs=epochs,
-            accumulate_grad_batches=2,
-            callbacks=[best],
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
+        return _trainer(way, epochs, accumulate_grad_batches=2, callbacks=[best])
 
     data, first = TinyData(), trainer(1)
     first.fit(tiny_model(pl), data)
-    seen: Dict[str, Any] = {
-        "calls": list(getattr(sys.modules.get(_MODULE), "calls", ())),
-        "metrics": {k: float(v) for k, v in first.callback_metrics.items()},
-    }
+    seen = {"calls": _calls(), "metrics": {k: float(v) for k, v in first.callback_metrics.items()}}
     seen["parameters"] = sum(parameter.numel() for parameter in first.lightning_module.parameters())
 
     model, second = tiny_model(pl), trainer(2)
@@ -81,6 +88,35 @@ def train(folder, way):
     return {**seen, "backend": dist.get_backend()}
 
 
+def _normalized(model):
+    norm = model.layers[1]
+    return {
+        "weights": weights(model),
+        "mean": norm.running_mean.tolist(),
+        "variance": norm.running_var.tolist(),
+        "batches": int(norm.num_batches_tracked),
+    }
+
+
+def normalize():
+    before, model = len(_calls()), with_batch_norm(tiny_model(pl))
+    allow_sync_batchnorm_on_cpu()
+    trainer = _trainer("smddp", _STEPS, sync_batchnorm=True, limit_val_batches=0, enable_checkpointing=False)
+    trainer.fit(model, loader(samples=8, batch_size=4))
+    return {**_normalized(model), "layer": type(model.layers[1]).__name__, "calls": _calls()[before:]}
+
+
+def normalize_alone():
+    model = with_batch_norm(tiny_model(pl))
+    optimizer = model.configure_optimizers()
+    ((inputs, targets),) = loader(samples=8, batch_size=8)
+    for _ in range(_STEPS):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model.layers(inputs), targets).backward()
+        optimizer.step()
+    return _normalized(model)
+
+
 def main(folder):
     # Not by the launcher's store, where the second group would find the addresses of the first.
     rank = int(os.environ["RANK"])
@@ -88,6 +124,8 @@ def main(folder):
     seen = {"gloo": train(folder, "gloo")}
     end_process_group()
     seen["smddp"] = train(folder, "smddp")
+    if installed_version("torch") >= (2, 0):
+        seen.update(normalized=normalize(), alone=normalize_alone())
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(seen))
 
 

@@ -46,13 +46,28 @@ def test_the_end_is_that_of_lightning_alone(of_ranks):
             assert numbers.keys() == plain[what].keys()
             for key, values in plain[what].items():
                 assert numbers[key] == pytest.approx(values, rel=1e-6, abs=1e-6), f"{what} {key}"
+        assert found["resumed"]["weights"] == plain["weights"]
         assert len({round(batch["loss"], 3) for batch in plain["batches"].values()}) > 8, "otherwise nothing is shown"
-        # And that of a job that had finished, which trains no further.
+
+
+def test_a_job_that_had_finished_has_the_same_weights_and_model(of_ranks):
+    for found in of_ranks:
         assert found["again"]["batches"] == {}
         for what in ("weights", "counters"):
-            assert found["again"][what] == found["resumed"][what] == plain[what]
+            assert found["again"][what] == found["resumed"][what] == found["plain"][what]
         assert found["again"]["metrics"] == found["resumed"]["metrics"]
-        assert found["again"]["metrics"] == pytest.approx(plain["metrics"], rel=1e-6, abs=1e-6)
+        assert found["again"]["metrics"] == pytest.approx(found["plain"]["metrics"], rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", _IN_SHARDS)
+def test_with_us_each_number_is_lightnings_own(ranks, kind):
+    for rank in ranks:
+        compared = [found for found in rank[kind].values() if "ours" in found]
+        assert len(compared) == 2
+        for found in compared:
+            assert found["ours"] == found["plain"]
+            losses = {round(batch["loss"], 3) for batch in found["plain"]["batches"].values()}
+            assert len(losses) > 4, "a training that changes nothing proves nothing"
 
 
 @pytest.mark.parametrize("kind", _IN_SHARDS)

@@ -62,7 +62,7 @@ def train(name, kind, settings, kill_at=None, ckpt_path=None, **more):
     arguments = {
         "accelerator": "cpu",
         "devices": 2,
-        "strategy": cpu_strategy(kind, pl.strategies),
+        "strategy": cpu_strategy(kind, pl.strategies, **made.strategy),
         "max_epochs": EPOCHS,
         "logger": False,
         "log_every_n_steps": 1,
@@ -111,6 +111,8 @@ def with_us(name, kind, folder, refused):
 
     if refused:
         return {"refused": play()}
+    if not SHARDED_SETUPS[name](pl, kind).is_killed:
+        return {"ours": play()}
     found = {}
     if name == "stopped_early":
         found["limited"] = play(limit="1s")
