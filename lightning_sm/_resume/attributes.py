@@ -12,7 +12,6 @@ import sys
 import sysconfig
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
-from types import ModuleType
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Set, Tuple
 
 from lightning_sm._lightning import Namespace
@@ -44,7 +43,9 @@ _MAX_DATA_SETS = 20
 _MANY = 10_000
 # As many objects that others hold.
 _MAX_HELD = 100
-_INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
+# Modules of Python with classes that hold nothing, or nothing but attributes.
+_BASES = ("abc", "argparse", "types", "typing")
+_INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 # Of an attribute of a sampler: the order of two million items.
 _MAX_SAMPLER_BYTES = 16 * 2**20
 # With what the names of data sets begin.
@@ -314,27 +315,29 @@ def _held(owner: str, holder: Any, seen: Set[int]) -> Iterator[Tuple[str, Any]]:
         elif type(value) is dict and len(value) <= _MAX_HELD:
             items = ((f"[{key!r}]", each) for key, each in list(value.items()))
         for key, each in items:
-            if len(seen) < _MAX_HELD and id(each) not in seen and _is_plain(each):
+            cls: Any = type(each)
+            is_plain = hasattr(each, "__dict__") and _is_plain(cls, owner.startswith(("model", "callback")))
+            if is_plain and len(seen) < _MAX_HELD and id(each) not in seen:
                 seen.add(id(each))
                 yield f"{owner}.{name}{key}", each
                 yield from _held(f"{owner}.{name}{key}", each, seen)
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether an object is of the project's own classes alone, or has a state as the modules of torch have."""
-    if not hasattr(value, "__dict__") or isinstance(value, (type, ModuleType)):
-        return False
-    packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__[:-1]}
-    is_stateful = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
-    return not packages & {"torch", *_NOT_PROJECTS} and (is_stateful or all(map(_is_own_module, packages)))
-
-
 @functools.lru_cache(maxsize=None)
-def _is_own_module(package: str) -> bool:
-    """Whether a package is neither an installed one nor of Python itself."""
-    path = getattr(sys.modules.get(package), "__file__", None) or ""
+def _is_plain(cls: Any, allows_libraries: bool) -> bool:
+    """Whether a class is the project's own, with such bases alone, or a library's whose objects have a state."""
+    bases = cls.__mro__[:-1]
+    if {base.__module__.partition(".")[0] for base in bases} & {"torch", *_NOT_PROJECTS}:
+        return False
+    is_stateful = allows_libraries and hasattr(cls, "state_dict") and hasattr(cls, "load_state_dict")
+    return is_stateful or all(base.__module__ in _BASES or _is_own(base.__module__) for base in bases)
+
+
+def _is_own(module: str) -> bool:
+    """Whether a module is neither an installed one nor of Python itself."""
+    path = getattr(sys.modules.get(module), "__file__", None) or ""
     is_installed = path.startswith(_INSTALLED) or not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep))
-    return package in ("__main__", "abc", "typing") or (bool(path) and not is_installed)
+    return module == "__main__" or (bool(path) and not is_installed)
 
 
 def _optimizers(trainer: Trainer) -> List[Any]:

@@ -1,8 +1,10 @@
 """Attributes that training changes are saved with their types, set in place, and told of where they are too large."""
 
 import io
+import logging
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy
@@ -11,7 +13,7 @@ import torch
 import torchmetrics
 from torch.utils.data import DataLoader
 
-from lightning_sm._resume.attributes import Attributes
+from lightning_sm._resume.attributes import Attributes, with_large
 from tests.helpers.interrupted import NAMESPACE, pl
 from tests.helpers.series import LIBRARY, saves_of, train_fit
 from tests.helpers.setups import Setup, Size
@@ -32,9 +34,9 @@ def trainer_of(model=None, *callbacks, data=(), **more):
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
     loaders = [each if isinstance(each, DataLoader) else SimpleNamespace(dataset=each) for each in data]
     fit_loop = SimpleNamespace(epoch_loop=None, _combined_loader=SimpleNamespace(flattened=loaders))
-    parts = {"datamodule": None, "optimizers": [], "fit_loop": fit_loop, **more}
+    parts = {"datamodule": None, "optimizers": [], "fit_loop": fit_loop, "is_global_zero": True, **more}
     return SimpleNamespace(
-        lightning_module=model or Model(), callbacks=list(callbacks), is_global_zero=True, strategy=strategy,
+        lightning_module=model or Model(), callbacks=list(callbacks), strategy=strategy,
         training_type_plugin=strategy, **parts,
     )  # fmt: skip
 
@@ -322,6 +324,49 @@ def test_what_cannot_be_saved_is_named_once_and_the_rest_is_saved(lines):
         "Not saved for a restart: the attribute model.bank, which takes more than 4 MiB.",
         "Not saved for a restart: the attribute model.memory, which takes more than 4 MiB.",
     ]
+
+
+class Own:
+    """A plain object of a project, which holds another one, and itself."""
+
+    def __init__(self):
+        self.inner, self.me, self.value = SimpleNamespace(value=0), self, 0
+
+
+@pytest.mark.parametrize(
+    ("hold", "count"), [(lambda own: own, 2), (lambda own: [None, own], 2), (lambda own: {"a": own}, 2),
+                        (lambda own: Fraction(1, 2), 0), (lambda own: logging.getLogger(), 0)],
+    ids=["attribute", "list", "dictionary", "number", "logger"],
+)  # fmt: skip
+def test_plain_objects_that_a_model_holds(hold, count):
+    def made():
+        model, own = Model(), Own()
+        model.held = hold(own)
+        return model, own
+
+    (model, before), (again, after) = made(), made()
+
+    def change(_):
+        before.value, before.inner.value = 1, 2
+
+    assert len(restored(saved_of(change, model), again)) == count
+    assert (after.value, after.inner.value) == ((1, 2) if count else (0, 0))
+
+
+@pytest.mark.parametrize("other", [1, 2])
+def test_what_is_as_large_as_the_model_is_saved_once_where_all_ranks_have_the_same(lines, other):
+    def saved_by(rank, value):
+        model = Model()
+        model.large, model.average = torch.nn.Linear(1200, 1200), {"weight": torch.zeros(1200, 1200)}
+        trainer = trainer_of(model, is_global_zero=rank == 0)
+        return saved_after(trainer, lambda: model.average["weight"].fill_(value))
+
+    first, second = saved_by(0, 1), saved_by(1, other)
+    assert with_large(first, first)["model"]["average"][0] == "dict"
+    assert second["model"]["average"][2] is None
+    found = with_large(second, first)["model"]
+    assert found == ({"average": first["model"]["average"][2]} if other == 1 else {})
+    assert lines == ["Not restored: model.average, which is large and differed between ranks."] * (other == 2)
 
 
 def test_a_search_within_the_training_is_no_start_of_it(tmp_path, monkeypatch):
