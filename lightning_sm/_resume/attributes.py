@@ -86,11 +86,11 @@ class Attributes:
     """The attributes that training changes: numbers, texts, tensors, arrays, containers of these, and generators.
 
     Those of the model, of its modules, with the modes of training and evaluation and ``requires_grad`` of its
-    parameters; of the data module and the training's data sets; of callbacks and of optimizers; and arguments of the
-    trainer; and of plain objects of the project that one of these holds, such as a handwritten average of the weights.
-    Lightning's, torch's and this package's objects have their own ways, as have callbacks, data modules and optimizers
-    with a ``state_dict`` of their own, and the states of torchmetrics' metrics. Flags of callbacks are left out: one
-    that a signal has set would stop the training again.
+    parameters; of the data module and the training's data sets; of callbacks and of optimizers; arguments of the
+    trainer; and of plain objects of the project, and modules beside the model, that one of these holds, such as
+    averages of the weights. Lightning's, torch's and this package's objects have their own ways, as have callbacks,
+    data modules and optimizers with a ``state_dict`` of their own, and the states of torchmetrics' metrics. Flags of
+    callbacks are left out: one that a signal has set would stop the training again.
 
     Args:
         namespace: Lightning's namespace.
@@ -166,10 +166,12 @@ class Attributes:
 
     def _owners(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
         """The objects with attributes, and what they hold, by names that are the same in each run of the program."""
-        seen: Set[int] = set()
+        model = trainer.lightning_module
+        seen = {id(each) for each in (*model.modules(), *model.parameters())}
+        most = len(seen) + _MAX_HELD
         for name, each in self._holders(trainer):
             yield name, each
-            yield from _held(name, each, seen)
+            yield from _held(name, each, seen, most)
 
     def _holders(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
         yield TRAINER, trainer
@@ -199,7 +201,7 @@ class Attributes:
         parameters = trainer.lightning_module.named_parameters()
         found: Packed = {_TRAINED: {name: each.requires_grad for name, each in parameters}}
         for owner, each in self._owners(trainer):
-            if isinstance(each, self._namespace.module().Callback):
+            if owner.startswith("callback"):
                 left_out: Tuple[type, ...] = (bool,)
             elif owner.startswith(TRAINER) or ((_is_projects(each) or _is_metric(each)) and not is_fsdp):
                 left_out = ()
@@ -231,6 +233,16 @@ class Attributes:
         if name not in self._told and owner.startswith(("model", "callback", "optimizer")) and trainer.is_global_zero:
             log.warning("Not saved for a restart: the attribute %s, which %s.", name, why)
         self._told.add(name)
+
+
+class _UnregisteredModule:
+    """The weights of a module that is no part of the model, such as a teacher or an average of a callback's."""
+
+    __slots__ = ("__dict__", "module")
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.weights = module.state_dict()
 
 
 class _NotSaved(NamedTuple):
@@ -303,11 +315,13 @@ def _is_metric(value: Any) -> bool:
     return isinstance(value, sys.modules["torchmetrics"].Metric)
 
 
-def _held(owner: str, holder: Any, seen: Set[int]) -> Iterator[Tuple[str, Any]]:
+def _held(owner: str, holder: Any, seen: Set[int], most: int) -> Iterator[Tuple[str, Any]]:
     """The plain objects of the project that an object holds, also in short lists and dictionaries.
 
-    Such as a handwritten average of the weights, a meter, or a transform.
+    Such as a handwritten average of the weights, a meter, or a transform; and modules that are no part of the model.
     """
+    import torch
+
     for name, value in list(getattr(holder, "__dict__", {}).items()):
         items: Iterable[Tuple[str, Any]] = [("", value)]
         if type(value) in (list, tuple) and len(value) <= _MAX_HELD:
@@ -316,11 +330,16 @@ def _held(owner: str, holder: Any, seen: Set[int]) -> Iterator[Tuple[str, Any]]:
             items = ((f"[{key!r}]", each) for key, each in list(value.items()))
         for key, each in items:
             cls: Any = type(each)
-            is_plain = hasattr(each, "__dict__") and _is_plain(cls, owner.startswith(("model", "callback")))
-            if is_plain and len(seen) < _MAX_HELD and id(each) not in seen:
+            if not hasattr(each, "__dict__") or id(each) in seen or len(seen) >= most:
+                continue
+            if isinstance(each, torch.nn.Module):
+                if all(id(parameter) not in seen for parameter in each.parameters()):  # else it is around the model
+                    seen.add(id(each))
+                    yield f"{owner}.{name}{key}", _UnregisteredModule(each)
+            elif _is_plain(cls, owner.startswith(("model", "callback"))):
                 seen.add(id(each))
                 yield f"{owner}.{name}{key}", each
-                yield from _held(f"{owner}.{name}{key}", each, seen)
+                yield from _held(f"{owner}.{name}{key}", each, seen, most)
 
 
 @functools.lru_cache(maxsize=None)
@@ -362,7 +381,7 @@ def _data_sets(loader: Any) -> Iterator[Tuple[str, Any]]:
     while data is not None and len(seen) < _MAX_DATA_SETS and all(data is not each for each in seen):
         if _is_projects(data) and hasattr(data, "__dict__"):
             yield f"{key} {type(data).__qualname__}", data
-            yield from _held(f"{key} {type(data).__qualname__}", data, found)
+            yield from _held(f"{key} {type(data).__qualname__}", data, found, _MAX_HELD)
         seen.append(data)
         data, key = getattr(data, "dataset", None), f"{key} of"
 
@@ -474,7 +493,9 @@ def _packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) ->
         return _pack(value, others, _Room(size))
     except _NotSavedError as error:
         is_iterator = hasattr(type(value), "__next__") and not hasattr(value, "read")
-        return _NotSaved(_ITERATOR if is_iterator else str(error), id(value), _version(value))
+        # A module makes another dictionary each time.
+        number = 0 if isinstance(value, dict) else id(value)
+        return _NotSaved(_ITERATOR if is_iterator else str(error), number, _version(value))
 
 
 def _version(value: Any, depth: int = 2) -> int:
@@ -482,13 +503,16 @@ def _version(value: Any, depth: int = 2) -> int:
     import torch
 
     if isinstance(value, torch.Tensor):
-        return 0 if value.is_inference() else value._version
+        has_numbers = value.layout is torch.strided and value.device.type != "meta" and not value.is_quantized
+        # What is changed by its `data`, such as an average of weights, keeps its version.
+        some = value.detach().reshape(-1)[:: value.numel() // 64 + 1].tolist() if has_numbers else []
+        return hash((0 if value.is_inference() else value._version, repr(some)))
     if isinstance(value, (list, tuple, deque, dict)):
         items = list(value.values() if isinstance(value, dict) else value)
         if depth == 0 or len(items) > _MANY:
             return hash(tuple(map(id, items)))
         kinds = (torch.Tensor, list, dict)
-        return hash(tuple((id(each), isinstance(each, kinds) and _version(each, depth - 1)) for each in items))
+        return hash(tuple(_version(each, depth - 1) if isinstance(each, kinds) else id(each) for each in items))
     if type(value).__module__ == "numpy" and hasattr(value, "flat"):
         return hash(value.flat[:: value.size // 4096 + 1].tobytes())
     try:
@@ -591,6 +615,9 @@ def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
             set_generator_state(now, packed[1])
         return
     value = _unpack(packed, device)
+    if isinstance(owner, _UnregisteredModule):
+        owner.module.load_state_dict(value)
+        return
     if type(now) is type(value):
         if isinstance(now, (list, deque)):
             now.clear()

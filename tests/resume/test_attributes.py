@@ -308,7 +308,7 @@ def test_containers_and_tensors_are_set_in_place():
 def test_what_cannot_be_saved_is_named_once_and_the_rest_is_saved(lines):
     model = Model()
     model.words, model.rule, model.bank = ["a"] * 10**6, torch.nn.functional.mse_loss, torch.zeros(2 * 10**6)
-    model.table = torch.zeros(2 * 10**6)
+    model.table, model.frozen = torch.zeros(2 * 10**6), [torch.nn.Linear(1200, 1200)]
     trainer, kept = trainer_of(model), Attributes(NAMESPACE)
     kept.begin(trainer)
     model.first, model.memory, model.last = 1, deque(range(10**6)), [torch.zeros(10)]

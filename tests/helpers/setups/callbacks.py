@@ -444,13 +444,17 @@ def plain_objects(pl, size):
             self.load_state_dict(self.average.weights)
 
     class Keeps(pl.Callback):
+        """An average as a module, beside others that nobody trains."""
+
         def on_fit_start(self, trainer, pl_module):
-            self.average = Average(pl_module.layers)
+            self.average, self.model = copy.deepcopy(pl_module.layers), pl_module
+            self.frozen = [nn.Linear(1024, 2200), nn.Sequential(pl_module.layers)]
 
         def on_train_batch_end(self, trainer, pl_module, *_):
-            self.average.update(pl_module.layers)
+            for average, trained in zip(self.average.parameters(), pl_module.layers.parameters()):
+                average.data.mul_(0.9).add_(trained.data, alpha=0.1)
 
         def on_train_end(self, trainer, pl_module):
-            pl_module.layers.load_state_dict(self.average.weights)
+            pl_module.layers.load_state_dict(self.average.state_dict())
 
     return Setup(Net(), shuffled(size), in_order(), {"callbacks": [Keeps()]})
