@@ -76,6 +76,9 @@ KNOWN = {
 #: What Lightning refuses where there are several processes, and an entry point that is not started by torchrun.
 ALONE = ("batch_size_finder", "processes", "sampler_that_shuffles_its_own_list")
 
+#: Whose saves are larger than the small disk.
+LARGE = ("plain_objects",)
+
 #: One of so many runs trains a program of several fits.
 _PROGRAMS_EVERY = 5
 
@@ -164,7 +167,7 @@ def draw(seed: int, setups: Sequence[str], *, mounts: bool, strategies: Sequence
         hosts, processes = 1, 1
     kills = ["job"] * 4 + ["SIGTERM"] * 3
     kills += ["rank"] * 2 * (hosts * processes > 1) + ["host"] * 2 * (hosts > 1)
-    kills += ["full disk", "read-only directory"] * (mounts and hosts == 1)
+    kills += ["full disk", "read-only directory"] * (mounts and hosts == 1 and setup not in LARGE)
     kill = chance.choice(kills)
     on_disk = kill in ("full disk", "read-only directory")
     in_shards = strategy and strategy not in IN_ONE_FILE

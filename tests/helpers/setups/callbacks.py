@@ -409,7 +409,7 @@ class Average:
     def update(self, module):
         self.steps += 1
         for name, value in module.state_dict().items():
-            self.weights[name] = self.weights[name] * 0.9 + value.detach() * 0.1
+            self.weights[name] = self.weights.get(name, value) * 0.9 + value.detach() * 0.1
 
 
 class Meter:
@@ -427,7 +427,7 @@ def plain_objects(pl, size):
     class Net(net(pl)):
         def __init__(self):
             super().__init__()
-            self.large = nn.Linear(1024, 1100)
+            self.large = nn.Linear(1024, 1100, bias=False)
             self.average = Average(self)
             self.meters = {"loss": Meter(), "unused": None}
 
