@@ -130,14 +130,14 @@ def _add(result: Any, entry: Mapping[str, Any]) -> None:
         setattr(result, name, result.meta.reduce_fx(before, now) if extreme else before + now)
 
 
-def metric_states(trainer: Trainer) -> Dict[str, Any]:
-    """The states of the model's torchmetrics objects, by their names in the model; those above 4 MiB are left out."""
+def metric_states(module: Any) -> Dict[str, Any]:
+    """The states of a module's torchmetrics objects, by their names in it; those above 4 MiB are left out."""
     return {
         name: {
             "states": {state: _copy(value) for state, value in states.items()},
             "updates": int(getattr(metric, "_update_count", 1)),
         }
-        for name, metric, states in _metrics(trainer.lightning_module)
+        for name, metric, states in _metrics(module)
         if _bytes(states) <= MAX_STATE_BYTES
     }
 
@@ -156,9 +156,8 @@ def _metrics(module: Any) -> Iterator[Tuple[str, Any, Dict[str, Any]]]:
             yield name, metric, {state: getattr(leader, state) for state in metric._defaults}
 
 
-def set_metric_states(trainer: Trainer, saved: Mapping[str, Any]) -> None:
+def set_metric_states(module: Any, saved: Mapping[str, Any]) -> None:
     """Restore what :func:`metric_states` returned."""
-    module = trainer.lightning_module
     for name, each in list(module.named_modules()):
         if isinstance(each, sys.modules["torchmetrics"].MetricTracker):
             # It has a copy of its metric for each call of increment().
@@ -168,7 +167,7 @@ def set_metric_states(trainer: Trainer, saved: Mapping[str, Any]) -> None:
         if name not in saved or saved[name]["states"].keys() != states.keys():
             continue
         for state, value in saved[name]["states"].items():
-            moved = [item.to(module.device) for item in value] if isinstance(value, list) else value.to(module.device)
+            moved = [item.to(metric.device) for item in value] if isinstance(value, list) else value.to(metric.device)
             setattr(metric, state, moved)
         metric._computed = None
         for count, value in (("_update_count", saved[name]["updates"]), ("_update_called", saved[name]["updates"] > 0)):

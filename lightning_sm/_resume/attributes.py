@@ -17,7 +17,7 @@ from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Name
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.restart import loaders_of
-from lightning_sm._lightning.results import MAX_STATE_BYTES
+from lightning_sm._lightning.results import MAX_STATE_BYTES, metric_states, set_metric_states
 from lightning_sm._lightning.strategies import is_sharded, strategy_kind
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
@@ -87,10 +87,11 @@ class Attributes:
 
     Those of the model, of its modules, with the modes of training and evaluation and ``requires_grad`` of its
     parameters; of the data module and the training's data sets; of callbacks and of optimizers; arguments of the
-    trainer; and of plain objects of the project, and modules beside the model, that one of these holds, such as
-    averages of the weights. Lightning's, torch's and this package's objects have their own ways, as have callbacks,
-    data modules and optimizers with a ``state_dict`` of their own, and the states of torchmetrics' metrics. Flags of
-    callbacks are left out: one that a signal has set would stop the training again.
+    trainer; and of plain objects of the project that one of these holds, such as an average of the weights, with the
+    states of modules, metrics, optimizers and the like that Lightning does not save. Other objects of Lightning, torch
+    and this package have their own ways, as have callbacks, data modules and optimizers with a ``state_dict`` of their
+    own, and the states of the model's metrics. Flags of callbacks are left out: one that a signal has set would stop
+    the training again.
 
     Args:
         namespace: Lightning's namespace.
@@ -167,7 +168,11 @@ class Attributes:
     def _owners(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
         """The objects with attributes, and what they hold, by names that are the same in each run of the program."""
         model = trainer.lightning_module
-        seen = {id(each) for each in (*model.modules(), *model.parameters())}
+        # What Lightning saves.
+        saved = [*model.modules(), *model.parameters(), *trainer.optimizers]
+        saved += [getattr(each, "optimizer", None) for each in trainer.optimizers]  # of DeepSpeed's
+        saved += [each.scheduler for each in getattr(trainer, "lr_scheduler_configs", ())]
+        seen = set(map(id, saved))
         most = len(seen) + _MAX_HELD
         for name, each in self._holders(trainer):
             yield name, each
@@ -235,14 +240,25 @@ class Attributes:
         self._told.add(name)
 
 
-class _UnregisteredModule:
-    """The weights of a module that is no part of the model, such as a teacher or an average of a callback's."""
+class _Stateful:
+    """The state of an object that saves itself: of a module beside the model, such as a teacher, or of a scheduler."""
 
-    __slots__ = ("__dict__", "module")
+    __slots__ = ("__dict__", "holder")
 
-    def __init__(self, module: Any) -> None:
-        self.module = module
-        self.weights = module.state_dict()
+    def __init__(self, holder: Any) -> None:
+        import torch
+
+        self.holder = holder
+        self.state = holder.state_dict()
+        if isinstance(holder, torch.nn.Module):
+            self.metrics = metric_states(holder)
+
+    def load(self, name: str, value: Any) -> None:
+        """Set one of the two."""
+        if name == "metrics":
+            set_metric_states(self.holder, value)
+        else:
+            self.holder.load_state_dict(value)
 
 
 class _NotSaved(NamedTuple):
@@ -332,24 +348,33 @@ def _held(owner: str, holder: Any, seen: Set[int], most: int) -> Iterator[Tuple[
             cls: Any = type(each)
             if not hasattr(each, "__dict__") or id(each) in seen or len(seen) >= most:
                 continue
-            if isinstance(each, torch.nn.Module):
-                if all(id(parameter) not in seen for parameter in each.parameters()):  # else it is around the model
+            name_of_each = f"{owner}.{name}{key}"
+            # One with parameters of the model is around it, such as that of DDP.
+            is_module = isinstance(each, torch.nn.Module)
+            if is_module or (owner.startswith(("model", "callback")) and _is_stateful(cls)):
+                if not is_module or all(id(parameter) not in seen for parameter in each.parameters()):
                     seen.add(id(each))
-                    yield f"{owner}.{name}{key}", _UnregisteredModule(each)
-            elif _is_plain(cls, owner.startswith(("model", "callback"))):
+                    yield name_of_each, _Stateful(each)
+            elif _is_plain(cls):
                 seen.add(id(each))
-                yield f"{owner}.{name}{key}", each
-                yield from _held(f"{owner}.{name}{key}", each, seen, most)
+                yield name_of_each, each
+                yield from _held(name_of_each, each, seen, most)
 
 
 @functools.lru_cache(maxsize=None)
-def _is_plain(cls: Any, allows_libraries: bool) -> bool:
-    """Whether a class is the project's own, with such bases alone, or a library's whose objects have a state."""
-    bases = cls.__mro__[:-1]
-    if {base.__module__.partition(".")[0] for base in bases} & {"torch", *_NOT_PROJECTS}:
-        return False
-    is_stateful = allows_libraries and hasattr(cls, "state_dict") and hasattr(cls, "load_state_dict")
-    return is_stateful or all(base.__module__ in _BASES or _is_own(base.__module__) for base in bases)
+def _is_plain(cls: Any) -> bool:
+    """Whether a class is the project's own, with such bases alone."""
+    modules = {base.__module__ for base in cls.__mro__[:-1]}
+    ours = any(module.partition(".")[0] in _NOT_PROJECTS for module in modules)
+    return not ours and all(module in _BASES or _is_own(module) for module in modules)
+
+
+@functools.lru_cache(maxsize=None)
+def _is_stateful(cls: Any) -> bool:
+    """Whether objects of a library's class save themselves. Loaders are read again."""
+    packages = {base.__module__.partition(".")[0] for base in cls.__mro__[:-1]}
+    has_state = hasattr(cls, "state_dict") and hasattr(cls, "load_state_dict") and not hasattr(cls, "__iter__")
+    return has_state and not _is_plain(cls) and not packages & _NOT_PROJECTS
 
 
 def _is_own(module: str) -> bool:
@@ -615,8 +640,8 @@ def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
             set_generator_state(now, packed[1])
         return
     value = _unpack(packed, device)
-    if isinstance(owner, _UnregisteredModule):
-        owner.module.load_state_dict(value)
+    if isinstance(owner, _Stateful):
+        owner.load(name, value)
         return
     if type(now) is type(value):
         if isinstance(now, (list, deque)):

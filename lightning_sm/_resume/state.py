@@ -35,7 +35,7 @@ def rank_state(trainer: Trainer, point: SavePoint, attributes: Attributes) -> Di
         "random": get_process_state(),
         "loaders": [_loader_state(*each) for each in zip(loaders_of(trainer), iterated_loaders(trainer))],
         "results": results_of(trainer) if within else [],
-        "metric_states": metric_states(trainer),
+        "metric_states": metric_states(trainer.lightning_module),
         "logged": logged_values(trainer),
     }
     return {**on_cpu(state), "attributes": attributes.state(trainer)}
@@ -89,7 +89,7 @@ def restore_samplers(trainer: Trainer, state: Mapping[str, Any]) -> None:
 def restore_logged(trainer: Trainer, state: Mapping[str, Any]) -> None:
     """Set the metrics that callbacks and schedulers see, and the states of the model's torchmetrics objects."""
     set_logged_values(trainer, state["logged"], strategy_of(trainer).root_device)
-    set_metric_states(trainer, state["metric_states"])
+    set_metric_states(trainer.lightning_module, state["metric_states"])
 
 
 def stateful_loaders(state: Mapping[str, Any]) -> List[Any]:

@@ -97,7 +97,18 @@ def metric_wrappers(pl, size):
             self.log("best", self.by_epoch.best_metric())
             self.log("spread", self.spread.compute())
 
-    return Setup(Net(), shuffled(size), in_order())
+    class Watches(pl.Callback):
+        def __init__(self):
+            self.metrics = {"loss": torchmetrics.MeanMetric()}
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, *_):
+            self.metrics["loss"].update(outputs["loss"].detach())
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            pl_module.log("watched", self.metrics["loss"].compute(), sync_dist=True)
+            self.metrics["loss"].reset()
+
+    return Setup(Net(), shuffled(size), in_order(), {"callbacks": [Watches()]})
 
 
 @setup

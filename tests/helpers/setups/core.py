@@ -169,6 +169,29 @@ def manual_optimization(pl, size):
 
 
 @setup
+def private_optimizer(pl, size):
+    """An optimizer and a schedule that Lightning does not know."""
+
+    class Net(net(pl)):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+            self.optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
+            self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 4, 0.5)
+
+        def training_step(self, batch, batch_idx):
+            self.optimizer.zero_grad()
+            self.manual_backward(self.loss(batch))
+            self.optimizer.step()
+            self.schedule.step()
+
+        def configure_optimizers(self):
+            return None
+
+    return Setup(Net(), shuffled(size))
+
+
+@setup
 def accumulation(pl, size):
     return Setup(net(pl)(), shuffled(size, noisy=True), arguments={"accumulate_grad_batches": 4})
 
