@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import strategy_of
@@ -255,10 +255,13 @@ class _Stateful:
 
     def load(self, name: str, value: Any) -> None:
         """Set one of the two."""
-        if name == "metrics":
-            set_metric_states(self.holder, value)
-        else:
-            self.holder.load_state_dict(value)
+        try:
+            if name == "metrics":
+                set_metric_states(self.holder, value)
+            else:
+                self.holder.load_state_dict(value)
+        except Exception as error:  # what its class raises, where the program makes it otherwise than before
+            log.warning("Not restored: the state of a %s: %s", type(self.holder).__qualname__, error)
 
 
 class _NotSaved(NamedTuple):
@@ -336,8 +339,6 @@ def _held(owner: str, holder: Any, seen: Set[int], most: int) -> Iterator[Tuple[
 
     Such as a handwritten average of the weights, a meter, or a transform; and modules that are no part of the model.
     """
-    import torch
-
     for name, value in list(getattr(holder, "__dict__", {}).items()):
         items: Iterable[Tuple[str, Any]] = [("", value)]
         if type(value) in (list, tuple) and len(value) <= _MAX_HELD:
@@ -349,16 +350,30 @@ def _held(owner: str, holder: Any, seen: Set[int], most: int) -> Iterator[Tuple[
             if not hasattr(each, "__dict__") or id(each) in seen or len(seen) >= most:
                 continue
             name_of_each = f"{owner}.{name}{key}"
-            # One with parameters of the model is around it, such as that of DDP.
-            is_module = isinstance(each, torch.nn.Module)
-            if is_module or (owner.startswith(("model", "callback")) and _is_stateful(cls)):
-                if not is_module or all(id(parameter) not in seen for parameter in each.parameters()):
-                    seen.add(id(each))
-                    yield name_of_each, _Stateful(each)
-            elif _is_plain(cls):
+            if _is_plain(cls):
                 seen.add(id(each))
                 yield name_of_each, each
                 yield from _held(name_of_each, each, seen, most)
+            # A data set may hold the model, and is read again from how it was when the epoch began.
+            elif owner.startswith(("model", "callback")) and _is_stateful(cls):
+                seen.add(id(each))
+                found = _stateful(each, seen)
+                if found is not None:
+                    yield name_of_each, found
+
+
+def _stateful(value: Any, seen: Set[int]) -> Optional[_Stateful]:
+    """The state of a library's object, but of what is around the model, or has a part of its state on other ranks."""
+    import torch
+
+    if isinstance(value, torch.nn.Module):
+        is_distributed = any(type(each).__module__.startswith("torch.distributed") for each in value.modules())
+        if is_distributed or any(id(parameter) in seen for parameter in value.parameters()):
+            return None
+    try:
+        return _Stateful(value)
+    except Exception:  # what its class raises, such as ZeroRedundancyOptimizer
+        return None
 
 
 @functools.lru_cache(maxsize=None)
@@ -371,10 +386,12 @@ def _is_plain(cls: Any) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _is_stateful(cls: Any) -> bool:
-    """Whether objects of a library's class save themselves. Loaders are read again."""
+    """Whether objects of a library's class, or modules, save themselves. Loaders are read again."""
+    import torch
+
     packages = {base.__module__.partition(".")[0] for base in cls.__mro__[:-1]}
     has_state = hasattr(cls, "state_dict") and hasattr(cls, "load_state_dict") and not hasattr(cls, "__iter__")
-    return has_state and not _is_plain(cls) and not packages & _NOT_PROJECTS
+    return issubclass(cls, torch.nn.Module) or (has_state and not packages & _NOT_PROJECTS)
 
 
 def _is_own(module: str) -> bool:
@@ -528,7 +545,8 @@ def _version(value: Any, depth: int = 2) -> int:
     import torch
 
     if isinstance(value, torch.Tensor):
-        has_numbers = value.layout is torch.strided and value.device.type != "meta" and not value.is_quantized
+        has_numbers = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
+        has_numbers = has_numbers and value.device.type != "meta" and not value.is_quantized
         # What is changed by its `data`, such as an average of weights, keeps its version.
         some = value.detach().reshape(-1)[:: value.numel() // 64 + 1].tolist() if has_numbers else []
         return hash((0 if value.is_inference() else value._version, repr(some)))

@@ -353,6 +353,35 @@ def test_plain_objects_that_a_model_holds(hold, count):
     assert (after.value, after.inner.value) == ((1, 2) if count else (0, 0))
 
 
+class Watched(torch.optim.SGD):
+    """As of a library."""
+
+    __module__ = "torch.optim"
+    problem = None
+
+    def load_state_dict(self, state_dict):
+        if self.problem is not None:
+            raise self.problem
+        super().load_state_dict(state_dict)
+
+
+def test_a_state_that_cannot_be_loaded_is_told(lines):
+    def made():
+        model = Model()
+        model.watched = [torch.optim.SGD(model.parameters(), lr=1.0), Watched(model.parameters(), lr=1.0)]
+        return model
+
+    def change(model):
+        for each in model.watched:
+            each.param_groups[0]["lr"] = 0.5
+
+    saved, again = saved_of(change, made()), made()
+    again.watched[1].problem = ValueError("another group")
+    restored(saved, again)
+    assert [each.param_groups[0]["lr"] for each in again.watched] == [0.5, 1.0]
+    assert lines == ["Not restored: the state of a Watched: another group"]
+
+
 @pytest.mark.parametrize("other", [1, 2])
 def test_what_is_as_large_as_the_model_is_saved_once_where_all_ranks_have_the_same(lines, other):
     def saved_by(rank, value):
