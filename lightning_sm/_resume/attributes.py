@@ -107,14 +107,14 @@ class Attributes:
 
     def begin(self, trainer: Trainer) -> None:
         """Note what the attributes are when training starts, after all ``on_train_start``, or the sanity check."""
-        self._before = self._read(trainer)
+        self._before = self._read(trainer, self._owners(trainer))
         for owner, names in self._checked.items():
             for name in names:
                 self._before.get(owner, {}).pop(name, None)
 
     def end_sanity_check(self, trainer: Trainer) -> None:
         """Let what has changed since :meth:`begin` be saved: a fit that continues has no sanity check."""
-        for owner, values in self._read(trainer).items():
+        for owner, values in self._read(trainer, self._owners(trainer)).items():
             self._checked[owner] = set(changed_values(self._before.get(owner, {}), values)[0])
 
     def state(self, trainer: Trainer) -> Packed:
@@ -123,7 +123,7 @@ class Attributes:
         owners, others = dict(self._owners(trainer)), _restored_otherwise(trainer)
         # Where the model is sharded, each rank has another part of what is as large.
         size = MAX_STATE_BYTES if is_sharded(trainer) else max(MAX_STATE_BYTES, 2 * _size_of_model(trainer))
-        for owner, values in self._read(trainer).items():
+        for owner, values in self._read(trainer, owners.items()).items():
             before = self._before.get(owner, {})
             changed, lost = changed_values(before, values)
             if owner.startswith(_DATA_SET):
@@ -198,14 +198,14 @@ class Attributes:
             for key, data in _data_sets(loader):
                 yield f"{_DATA_SET}{index}{key}", data
 
-    def _read(self, trainer: Trainer) -> Packed:
+    def _read(self, trainer: Trainer, owners: Iterable[Tuple[str, Any]]) -> Packed:
         import torch
 
         bare, others = _bare_names(self._namespace), _restored_otherwise(trainer)
         is_fsdp = strategy_kind(strategy_of(trainer)) == "fsdp"
         parameters = trainer.lightning_module.named_parameters()
         found: Packed = {_TRAINED: {name: each.requires_grad for name, each in parameters}}
-        for owner, each in self._owners(trainer):
+        for owner, each in owners:
             if owner.startswith("callback"):
                 left_out: Tuple[type, ...] = (bool,)
             elif owner.startswith(TRAINER) or ((_is_projects(each) or _is_metric(each)) and not is_fsdp):
