@@ -583,7 +583,7 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
         room.take(_ITEM_BYTES + value.numel() * value.element_size())
         return (
             "Tensor",
-            value.detach().clone().cpu(),
+            value.detach().to("cpu", copy=True),
             value.device.type == "cpu",
             value.is_leaf and value.requires_grad,
         )
