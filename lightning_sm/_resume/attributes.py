@@ -104,6 +104,8 @@ class Attributes:
         # What the sanity check has changed, by the names of its owners.
         self._checked: Dict[str, Set[str]] = {}
         self._told: Set[str] = set()
+        # The large ones of the save that is being made.
+        self._large: Packed = {}
 
     def begin(self, trainer: Trainer) -> None:
         """Note what the attributes are when training starts, after all ``on_train_start``, or the sanity check."""
@@ -133,11 +135,17 @@ class Attributes:
                 if isinstance(large, _NotSaved):
                     self._tell(trainer, owner, name, large.why)
                     continue
-                sums = zlib.crc32(repr(_sums(large)).encode())
-                changed[name] = (_LARGE, sums, large if trainer.is_global_zero else None)
+                changed[name] = (_LARGE, zlib.crc32(repr(_sums(large)).encode()))
+                if trainer.is_global_zero:
+                    self._large.setdefault(owner, {})[name] = large
             if changed:
                 found[owner] = changed
         return found
+
+    def take_large(self) -> Packed:
+        """Return what :meth:`state` has left out, of global rank 0: it may be as large as the model."""
+        large, self._large = self._large, {}
+        return large
 
     def restore(self, trainer: Trainer, saved: Packed) -> None:
         """Set what :meth:`state` returned: before the loaders are made, and again after :meth:`begin`."""
@@ -487,12 +495,13 @@ def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Tuple[D
     return {path: each for path, each in changed.items() if path not in lost}, lost
 
 
-def with_large(own: Packed, first: Packed) -> Packed:
+def with_large(own: Packed, first: Packed, large: Packed) -> Packed:
     """Return what a rank has saved, with what global rank 0 has saved for all ranks.
 
     Args:
-        own: The rank's part of a save.
-        first: That of global rank 0.
+        own: What :meth:`Attributes.state` returned on the rank.
+        first: The same of global rank 0.
+        large: What :meth:`Attributes.take_large` returned there.
     """
     found: Packed = {}
     for owner, values in own.items():
@@ -500,12 +509,10 @@ def with_large(own: Packed, first: Packed) -> Packed:
         for name, packed in values.items():
             if not isinstance(packed, tuple) or packed[0] != _LARGE:
                 found[owner][name] = packed
+            elif packed == first.get(owner, {}).get(name):
+                found[owner][name] = large[owner][name]
             elif name in first.get(owner, {}):  # else it was larger there, as the log has told
-                _, sums, saved = first[owner][name]
-                if sums == packed[1]:
-                    found[owner][name] = saved
-                else:
-                    log.warning("Not restored: %s.%s, which is large and differed between ranks.", owner, name)
+                log.warning("Not restored: %s.%s, which is large and differed between ranks.", owner, name)
     return found
 
 

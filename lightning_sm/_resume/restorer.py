@@ -121,7 +121,7 @@ class FitRestorer:
         ends_alike = self._saved["criteria"] == criteria
         has_ended = self._point is SavePoint.END and ends_alike
         self.replays = has_ended and record is not None
-        changed = with_large(self._own.get("attributes", {}), ranks[0]["attributes"])
+        changed = with_large(self._own.get("attributes", {}), ranks[0]["attributes"], self._saved["large"])
         self._changed = {owner: each for owner, each in changed.items() if not owner.startswith(TRAINER)}
         self._arguments = {
             owner: each

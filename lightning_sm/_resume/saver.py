@@ -149,6 +149,7 @@ class SeriesSaver:
             "finders": found_by_searches(self._namespace, trainer),
             "pruning": pruning_state(trainer),
             "ranks": gather_objects(trainer, rank_state(trainer, point, self._attributes)),
+            "large": self._attributes.take_large(),
             "communication": communication_states(trainer),
         }
 

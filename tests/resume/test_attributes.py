@@ -385,16 +385,17 @@ def test_a_state_that_cannot_be_loaded_is_told(lines):
 @pytest.mark.parametrize("other", [1, 2])
 def test_what_is_as_large_as_the_model_is_saved_once_where_all_ranks_have_the_same(lines, other):
     def saved_by(rank, value):
-        model = Model()
+        model, kept = Model(), Attributes(NAMESPACE)
         model.large, model.average = torch.nn.Linear(1200, 1200), {"weight": torch.zeros(1200, 1200)}
         trainer = trainer_of(model, is_global_zero=rank == 0)
-        return saved_after(trainer, lambda: model.average["weight"].fill_(value))
+        kept.begin(trainer)
+        model.average["weight"].fill_(value)
+        return kept.state(trainer), kept.take_large()
 
-    first, second = saved_by(0, 1), saved_by(1, other)
-    assert with_large(first, first)["model"]["average"][0] == "dict"
-    assert second["model"]["average"][2] is None
-    found = with_large(second, first)["model"]
-    assert found == ({"average": first["model"]["average"][2]} if other == 1 else {})
+    (first, large), (second, of_second) = saved_by(0, 1), saved_by(1, other)
+    assert (list(large["model"]), of_second) == (["average"], {})
+    assert with_large(first, first, large) == large
+    assert with_large(second, first, large) == (large if other == 1 else {"model": {}})
     assert lines == ["Not restored: model.average, which is large and differed between ranks."] * (other == 2)
 
 
