@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
+from contextlib import suppress
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from lightning_sm._lightning import Namespace
@@ -521,7 +522,7 @@ def _sums(packed: Any) -> Any:
     import torch
 
     if isinstance(packed, torch.Tensor):
-        return float(packed.double().sum())
+        return zlib.crc32(packed.reshape(-1).view(torch.uint8).numpy().data)
     return [_sums(each) for each in packed] if isinstance(packed, (tuple, list)) else packed
 
 
@@ -552,11 +553,13 @@ def _version(value: Any, depth: int = 2) -> int:
     import torch
 
     if isinstance(value, torch.Tensor):
-        has_numbers = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
-        has_numbers = has_numbers and value.device.type != "meta" and not value.is_quantized
-        # What is changed by its `data`, such as an average of weights, keeps its version.
-        some = value.detach().reshape(-1)[:: value.numel() // 64 + 1].tolist() if has_numbers else []
-        return hash((0 if value.is_inference() else value._version, repr(some)))
+        version, some = 0, []
+        with suppress(Exception):  # one without numbers, as on the device meta, or with none that Python has
+            version = 0 if value.is_inference() else value._version
+            # What is changed by its `data`, such as an average of weights, keeps its version.
+            if type(value) in (torch.Tensor, torch.nn.Parameter):
+                some = value.detach().reshape(-1)[:: value.numel() // 64 + 1].tolist()
+        return hash((version, repr(some)))
     if isinstance(value, (list, tuple, deque, dict)):
         items = list(value.values() if isinstance(value, dict) else value)
         if depth == 0 or len(items) > _MANY:
