@@ -1,9 +1,10 @@
 import os
+import sys
 from dataclasses import asdict
 
 import pytest
 
-from lightning_sm import SageMakerCLI, SageMakerOptions
+from lightning_sm import SageMakerOptions
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.legacy import cli_base_path
 from lightning_sm.cli import main
@@ -77,26 +78,19 @@ def test_the_config_of_a_project_whose_script_names_the_classes(container):
     assert container.summary["class_path"] == "tiny_model.TinyModel"
 
 
-def test_a_project_may_subclass(container, one_namespace):
-    from tiny_data import TinyData
-    from tiny_model import TinyModel
-
-    class OwnCLI(SageMakerCLI):
-        def add_arguments_to_parser(self, parser):
-            parser.link_arguments("data.batch_size", "model.batch_size")
-            parser.add_argument("--greeting", default="hello")
-            parser.add_lightning_class_args(Namespace("pytorch_lightning").module("callbacks").ModelCheckpoint, "saver")
-            parser.set_defaults({"saver.monitor": "val_loss", "saver.filename": "own"})
+def test_a_project_may_subclass(container, one_namespace, monkeypatch):
+    monkeypatch.delitem(sys.modules, "own_cli", raising=False)
+    import own_cli
 
     container.config("data: {batch_size: 2}\n", "own.yaml").hyperparameters(config="own.yaml", greeting="hi")
-    cli = OwnCLI(TinyModel, TinyData, run=False)
+    cli = own_cli.make(run=False)
     assert cli.model.given["batch_size"] == cli.datamodule.batch_size == 2
     assert cli.datamodule.data_dir == str(container.channel("training"))
     assert config_of(cli)["greeting"] == "hi"
     assert config_of(cli)["sagemaker"]["export"] is True
     # Those that keep the job resumable come beside the project's own.
-    savers = [vars(callback) for callback in cli.trainer.checkpoint_callbacks]
-    assert ("own", "val_loss") in [(each["filename"], each["monitor"]) for each in savers]
+    checkpoint = next(callback for callback in cli.trainer.checkpoint_callbacks if callback.filename == "own")
+    assert checkpoint.monitor == "val_loss"
 
 
 @pytest.mark.parametrize("with_subcommand", [True, False])
