@@ -110,14 +110,14 @@ class Attributes:
 
     def begin(self, trainer: Trainer) -> None:
         """Note what the attributes are when training starts, after all ``on_train_start``, or the sanity check."""
-        self._before = self._read(trainer, self._owners(trainer))
+        self._before = self._read(trainer, self._owners(trainer), _restored_otherwise(trainer))
         for owner, names in self._checked.items():
             for name in names:
                 self._before.get(owner, {}).pop(name, None)
 
     def end_sanity_check(self, trainer: Trainer) -> None:
         """Let what has changed since :meth:`begin` be saved: a fit that continues has no sanity check."""
-        for owner, values in self._read(trainer, self._owners(trainer)).items():
+        for owner, values in self._read(trainer, self._owners(trainer), _restored_otherwise(trainer)).items():
             self._checked[owner] = set(changed_values(self._before.get(owner, {}), values)[0])
 
     def state(self, trainer: Trainer) -> Packed:
@@ -126,7 +126,7 @@ class Attributes:
         owners, others = dict(self._owners(trainer)), _restored_otherwise(trainer)
         # Where the model is sharded, each rank has another part of what is as large.
         size = MAX_STATE_BYTES if is_sharded(trainer) else max(MAX_STATE_BYTES, 2 * _size_of_model(trainer))
-        for owner, values in self._read(trainer, owners.items()).items():
+        for owner, values in self._read(trainer, owners.items(), others).items():
             before = self._before.get(owner, {})
             changed, lost = changed_values(before, values)
             if owner.startswith(_DATA_SET):
@@ -136,7 +136,7 @@ class Attributes:
                 if isinstance(large, _NotSaved):
                     self._tell(trainer, owner, name, large.why)
                     continue
-                changed[name] = (_LARGE, zlib.crc32(repr(_sums(large)).encode()))
+                changed[name] = (_LARGE, zlib.crc32(repr(_checksums(large)).encode()))
                 if trainer.is_global_zero:
                     self._large.setdefault(owner, {})[name] = large
             if changed:
@@ -183,14 +183,18 @@ class Attributes:
         saved += [each.scheduler for each in getattr(trainer, "lr_scheduler_configs", ())]
         seen = set(map(id, saved))
         most = len(seen) + _MAX_HELD
-        for name, each in self._holders(trainer):
-            yield name, each
-            yield from _held(name, each, seen, most)
-
-    def _holders(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
         yield TRAINER, trainer
         yield f"{TRAINER}.fit_loop", trainer.fit_loop
         yield f"{TRAINER}.fit_loop.epoch_loop", trainer.fit_loop.epoch_loop
+        for name, each in self._holders(trainer):
+            yield name, each
+            yield from _held(name, each, seen, most)
+        for index, loader in enumerate(loaders_of(trainer)):
+            for key, data in _data_sets(loader):
+                yield f"{_DATA_SET}{index}{key}", data
+
+    def _holders(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
+        """The project's modules, callbacks, optimizers and data module."""
         for name, each in trainer.lightning_module.named_modules():
             if _is_projects(each) or _is_metric(each) or type(each).__module__.startswith("torch.nn.modules"):
                 yield f"model.{name}" if name else "model", each
@@ -203,14 +207,11 @@ class Attributes:
         module: Any = getattr(trainer, "datamodule", None)
         if module is not None and not _has_state(module, lightning.LightningDataModule):
             yield "data module", module
-        for index, loader in enumerate(loaders_of(trainer)):
-            for key, data in _data_sets(loader):
-                yield f"{_DATA_SET}{index}{key}", data
 
-    def _read(self, trainer: Trainer, owners: Iterable[Tuple[str, Any]]) -> Packed:
+    def _read(self, trainer: Trainer, owners: Iterable[Tuple[str, Any]], others: Set[Any]) -> Packed:
         import torch
 
-        bare, others = _bare_names(self._namespace), _restored_otherwise(trainer)
+        bare = _bare_names(self._namespace)
         is_fsdp = strategy_kind(strategy_of(trainer)) == "fsdp"
         parameters = trainer.lightning_module.named_parameters()
         found: Packed = {_TRAINED: {name: each.requires_grad for name, each in parameters}}
@@ -425,7 +426,7 @@ def _has_state(value: Any, base: type) -> bool:
 
 
 def _data_sets(loader: Any) -> Iterator[Tuple[str, Any]]:
-    """The project's data sets of a loader, one within the other, by names that are the same in each run."""
+    """The project's data sets of a loader, one within the other, and what they hold, by names that stay the same."""
     data, key, seen = getattr(loader, "dataset", None), "", [loader]
     found: Set[int] = set()
     # One that wraps another's attributes may be its own data set, or answer to each name with a new object.
@@ -510,20 +511,20 @@ def with_large(own: Packed, first: Packed, large: Packed) -> Packed:
         for name, packed in values.items():
             if not isinstance(packed, tuple) or packed[0] != _LARGE:
                 found[owner][name] = packed
-            elif packed == first.get(owner, {}).get(name):
+            elif packed == first.get(owner, {}).get(name):  # the same checksum
                 found[owner][name] = large[owner][name]
             elif name in first.get(owner, {}):  # else it was larger there, as the log has told
                 log.warning("Not restored: %s.%s, which is large and differed between ranks.", owner, name)
     return found
 
 
-def _sums(packed: Any) -> Any:
-    """What tells whether large values are the same."""
+def _checksums(packed: Any) -> Any:
+    """A packed value with checksums in the place of its tensors."""
     import torch
 
     if isinstance(packed, torch.Tensor):
         return zlib.crc32(packed.reshape(-1).view(torch.uint8).numpy().data)
-    return [_sums(each) for each in packed] if isinstance(packed, (tuple, list)) else packed
+    return [_checksums(each) for each in packed] if isinstance(packed, (tuple, list)) else packed
 
 
 def _size_of_model(trainer: Trainer) -> int:

@@ -178,9 +178,13 @@ class FitRestorer:
             self._let_wait(trainer, True)
         return bool(self._saved)
 
+    @property
+    def _keeps_attributes(self) -> bool:
+        """Whether the attributes are those of the point at which the fit continues, and not of later in its epoch."""
+        return self._resumes_within_epoch or self._point in (SavePoint.EPOCH, SavePoint.END)
+
     def _restore_attributes(self, trainer: Trainer) -> None:
-        keeps = self._resumes_within_epoch or self._point in (SavePoint.EPOCH, SavePoint.END)
-        self._attributes.restore(trainer, {**(self._changed if keeps else {}), **self._arguments})
+        self._attributes.restore(trainer, {**(self._changed if self._keeps_attributes else {}), **self._arguments})
 
     def _let_wait(self, trainer: Trainer, waits: bool) -> None:
         self._waits = waits
@@ -218,7 +222,7 @@ class FitRestorer:
         if not self._own:
             return
         restore_logged(trainer, self._own)
-        if self._resumes_within_epoch or self._point in (SavePoint.EPOCH, SavePoint.END):
+        if self._keeps_attributes:
             self._attributes.restore_callbacks(trainer, checkpoint.get("callbacks", {}))
         if self._resumes_within_epoch:
             start_averages(trainer)
