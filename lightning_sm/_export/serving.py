@@ -4,12 +4,12 @@ import os
 import re
 import shutil
 import sys
-import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, Iterable, List, Mapping, Tuple
 
 from lightning_sm._export.plan import ExportFormat
+from lightning_sm._installed import is_installed
 from lightning_sm._requirements import requirement_lines
 from lightning_sm.errors import ExportError
 
@@ -97,14 +97,11 @@ def distribution_versions(names: Iterable[str]) -> Dict[str, str]:
 
 def _project_sources() -> Dict[str, str]:
     """The files of all imported modules that belong to the project and not to an installed package."""
-    installed = tuple({path + os.sep for path in sysconfig.get_paths().values()})
     found: Dict[str, str] = {}
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
-        parts = path.split(os.sep)
-        is_installed = path.startswith(installed) or "site-packages" in parts or "dist-packages" in parts
         is_script = name in ("__main__", "__mp_main__")
-        if is_script or is_installed or not path.endswith(".py") or name.split(".")[0] in _OWN:
+        if is_script or is_installed(path) or not path.endswith(".py") or name.split(".")[0] in _OWN:
             continue
         relative = name.replace(".", "/")
         target = f"{relative}/__init__.py" if os.path.basename(path) == "__init__.py" else f"{relative}.py"

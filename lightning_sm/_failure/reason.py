@@ -7,7 +7,6 @@ quotes. Also here is whether an exception only follows from the loss of another 
 import os
 import re
 import sys
-import sysconfig
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from types import FrameType, TracebackType
 from typing import Callable, List, Optional, Sequence, Tuple
 
 from lightning_sm._failure.failure_file import MAX_LENGTH, escape_unprintable
+from lightning_sm._installed import is_installed
 from lightning_sm.errors import LightningSMError
 
 __all__ = ["TORCH_PACKAGES", "FailureReason", "is_lost_peer_error", "package_of"]
@@ -23,9 +23,7 @@ __all__ = ["TORCH_PACKAGES", "FailureReason", "is_lost_peer_error", "package_of"
 _MAX_CAUSE = 768
 _MAX_MEMBERS = 5
 
-_LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_STDLIB_FOLDERS = tuple({os.path.realpath(sysconfig.get_paths()[name]) for name in ("stdlib", "platstdlib")})
 _QUOTED_FRAME = re.compile(r'^[ \t]*File "([^"\n]+)", line (\d+), in (\S+)', re.MULTILINE)
 _TRACEBACK_HEADER = "Traceback (most recent call last):"
 
@@ -248,10 +246,7 @@ def _is_user_code(path: str) -> bool:
     # Generated code of torch, dataclasses and the import system has names such as "<frozen runpy>".
     if path.startswith("<"):
         return path == "<string>" and sys.argv[0] == "-c"
-    real = os.path.realpath(path)
-    if any(f"{os.sep}{folder}{os.sep}" in real for folder in _LIBRARY_FOLDERS):
-        return False
-    return not real.startswith((_PACKAGE_FOLDER + os.sep, *(folder + os.sep for folder in _STDLIB_FOLDERS)))
+    return not (is_installed(path) or os.path.realpath(path).startswith(_PACKAGE_FOLDER + os.sep))
 
 
 def _short_path(path: str) -> str:

@@ -25,6 +25,7 @@ __all__ = [
     "keep_averages",
     "optimizer_groups",
     "reasons_of",
+    "restore_loops",
     "restore_optimizer_groups",
     "saving_for_restart",
     "save_dcp",
@@ -37,6 +38,11 @@ def dump_checkpoint(trainer: Trainer) -> Dict[str, Any]:
     """What ``Trainer.save_checkpoint`` of Lightning saves; projects override that method. Collective."""
     found: Dict[str, Any] = connector_of(trainer, "checkpoint").dump_checkpoint(weights_only=False)
     return found
+
+
+def restore_loops(trainer: Trainer) -> None:
+    """Restore the loops from the checkpoint that Lightning has loaded, as it does again later."""
+    connector_of(trainer, "checkpoint").restore_loops()
 
 
 @contextmanager

@@ -76,6 +76,7 @@ def around_restore(
     *,
     choose: Callable[[Any], Optional[Tuple[str, Optional[bool]]]],
     loaded: Callable[[Dict[str, Any]], None],
+    prepare: Callable[[], None],
     explain: Callable[[Exception], Exception],
     restored: Callable[[], None],
 ) -> None:
@@ -92,6 +93,7 @@ def around_restore(
             then first loaded so, which fails for one that needs more.
         loaded: Called with the contents of the chosen checkpoint, before anything of it is restored but what sharded
             strategies load themselves. It may change them.
+        prepare: Called before loops, optimizers and schedules are restored from it, after ``on_fit_start``.
         explain: Returns the error to raise for an error in restoring the chosen checkpoint.
         restored: Called when everything has been restored, before the first batch.
     """
@@ -120,10 +122,14 @@ def around_restore(
         elif weights_only:
             explained(lambda: _load_without_code(checkpoint_path))
         replace("restore_model", lambda: explained(original("restore_model")))
-        replace("restore_training_state", lambda: explained(original("restore_training_state")))
+        replace("restore_training_state", lambda: explained(restore_training_state))
         # Strategies that shard restore the model and the optimizers here.
         explained(lambda: start(checkpoint_path, **more))
         loaded(connector._loaded_checkpoint)
+
+    def restore_training_state() -> None:
+        prepare()
+        original("restore_training_state")()
 
     def explained(restore: Callable[[], None]) -> None:
         try:

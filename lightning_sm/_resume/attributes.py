@@ -7,14 +7,13 @@ and layers would be trained that the project had frozen or set to evaluation.
 
 import copy
 import functools
-import os
 import sys
-import sysconfig
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from contextlib import suppress
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
+from lightning_sm._installed import is_installed
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.restart import loaders_of
@@ -46,7 +45,6 @@ _MANY = 10_000
 _MAX_HELD = 100
 # Modules of Python with classes that hold nothing, or nothing but attributes.
 _BASES = ("abc", "argparse", "types", "typing")
-_INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 # Of an attribute of a sampler: the order of two million items.
 _MAX_SAMPLER_BYTES = 16 * 2**20
 # With what the names of data sets begin.
@@ -407,8 +405,7 @@ def _is_stateful(cls: Any) -> bool:
 def _is_own(module: str) -> bool:
     """Whether a module is neither an installed one nor of Python itself."""
     path = getattr(sys.modules.get(module), "__file__", None) or ""
-    is_installed = path.startswith(_INSTALLED) or not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep))
-    return module == "__main__" or (bool(path) and not is_installed)
+    return module == "__main__" or (bool(path) and not is_installed(path))
 
 
 def _optimizers(trainer: Trainer) -> List[Any]:

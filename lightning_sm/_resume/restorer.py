@@ -40,6 +40,7 @@ from lightning_sm._resume.data import (
     set_sampler_epoch,
 )
 from lightning_sm._resume.model_state import restore_pruning, restore_searches, restore_weights
+from lightning_sm._resume.optimizers import make_optimizers
 from lightning_sm._resume.random_state import set_process_state
 from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
@@ -140,6 +141,11 @@ class FitRestorer:
             # Lightning gives the directories of global rank 0 to the callbacks of all ranks.
             adopt_checkpoints(trainer, checkpoint, self._saved["directory"], broadcast(trainer, real_path(directory)))
         restore_searches(self._namespace, trainer, pl_module, self._saved["finders"])
+
+    def before_restore(self, trainer: Trainer) -> None:
+        """Make the optimizers whose states Lightning restores next; those of sharded strategies are restored."""
+        if self._saved and not is_sharded(trainer):
+            make_optimizers(trainer, self._saved["optimizers"], lambda: self._restore_attributes(trainer))
 
     @property
     def _point(self) -> SavePoint:

@@ -19,6 +19,7 @@ from lightning_sm._resume.choose import Choice
 from lightning_sm._resume.data import describe_data
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.model_state import found_by_searches, pruning_state
+from lightning_sm._resume.optimizers import describe_optimizers
 from lightning_sm._resume.ranks import removes_files
 from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
@@ -147,6 +148,7 @@ class SeriesSaver:
             "criteria": dict(self._criteria),
             "data": describe_data(trainer.world_size, loaders_of(trainer)),
             "finders": found_by_searches(self._namespace, trainer),
+            "optimizers": describe_optimizers(trainer),
             "pruning": pruning_state(trainer),
             "ranks": gather_objects(trainer, rank_state(trainer, point, self._attributes)),
             "large": self._attributes.take_large(),

@@ -206,6 +206,7 @@ class AutoResumeMixin(Callback):
             trainer,
             choose=lambda path: self._choose(trainer, path),
             loaded=lambda checkpoint: self._after_load(trainer, pl_module, checkpoint),
+            prepare=lambda: self._restorer.before_restore(trainer),
             explain=self._explain,
             restored=lambda: self._after_restore(trainer, pl_module),
         )

@@ -213,6 +213,15 @@ def test_a_changed_model_says_what_has_changed(job):
     assert job.steps == EPOCH
 
 
+def test_another_optimizer_than_that_of_the_save_is_told_of(job, caplog):
+    job.interrupted(after=EPOCH + 1)
+    model = tiny_model(pl)
+    model.configure_optimizers = lambda: torch.optim.AdamW(model.parameters())
+    with pytest.raises(CheckpointError, match="does not fit this model or trainer: it has no entry 'step'"):
+        job.fit(model=model)
+    assert "is of the optimizers SGD, and configure_optimizers returns AdamW. HINT: Let it return by" in caplog.text
+
+
 def test_a_given_checkpoint_that_is_missing_is_no_model_that_does_not_fit(job, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere\.ckpt"):
         job.fit(ckpt_path=str(tmp_path / "nowhere.ckpt"))
