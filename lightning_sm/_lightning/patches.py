@@ -144,8 +144,8 @@ PATCHES = tuple(
             f"{_PYTORCH}/trainer/call.py",
         ),
         (
-            "trainer_hooks.after_batch_hooks",
-            "`on_batch_end` of the logger connector",
+            "trainer_hooks.after_batches",
+            "`update_train_step_metrics` of the logger connector",
             "all",
             "a hook after those of a batch",
             f"{_PYTORCH}/loops/training_epoch_loop.py",

@@ -98,8 +98,8 @@ def mark_point(checkpoint: Dict[str, Any], point: SavePoint) -> None:
         return
     ready, is_over = batches["total"]["ready"], point is SavePoint.VALIDATION
     batches["total"].update(started=ready, processed=ready, completed=ready - (not is_over))
+    batches["current"]["completed"] = batches["current"]["processed"] - (not is_over)
     if is_over:
-        batches["current"]["completed"] = batches["current"]["processed"]
         validation = loops["epoch_loop.val_loop.batch_progress"]
         done = validation["total"]["completed"]
         validation["total"].update(ready=done + 1, started=done + 1, processed=done, completed=done)

@@ -11,7 +11,7 @@ from lightning_sm._lightning.replaced_method import ReplacedMethod, listen
 from lightning_sm._lightning.trainer import Trainer, callbacks_named
 
 __all__ = [
-    "after_batch_hooks",
+    "after_batches",
     "after_run",
     "around_load",
     "around_restore",
@@ -179,10 +179,8 @@ def after_run(trainer: Trainer, function: Callable[[], None]) -> Callable[[], No
     return replaced.undo
 
 
-def after_batch_hooks(trainer: Trainer, function: Callable[[], None]) -> Callable[[], None]:
-    """Call ``function`` after each training batch, after ``on_train_batch_end`` of callbacks, model and strategy.
-
-    A callback's own ``on_train_batch_end`` is called before the model's, with the same counters.
+def after_batches(trainer: Trainer, function: Callable[[], None]) -> Callable[[], None]:
+    """Call ``function`` after each training batch, its hooks, and what it logs, before a validation.
 
     Args:
         trainer: The trainer.
@@ -191,12 +189,7 @@ def after_batch_hooks(trainer: Trainer, function: Callable[[], None]) -> Callabl
     Returns:
         A function that undoes it.
     """
-
-    def after() -> None:
-        if trainer.training:  # Lightning also calls it after batches of a validation
-            function()
-
-    return listen(connector_of(trainer, "logger"), "on_batch_end", after)
+    return listen(connector_of(trainer, "logger"), "update_train_step_metrics", function)
 
 
 def first_train_batch(trainer: Any) -> Any:

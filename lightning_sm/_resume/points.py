@@ -8,7 +8,7 @@ from lightning_sm._lightning.collectives import ThrottledAllReduce
 from lightning_sm._lightning.legacy import steps_taken
 from lightning_sm._lightning.restart import SavePoint, gathers_gradients, point_after_batch, resumes_within_epochs
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
-from lightning_sm._lightning.trainer_hooks import after_batch_hooks
+from lightning_sm._lightning.trainer_hooks import after_batches
 
 __all__ = ["ask_at_epoch_start", "ask_at_save_points", "stop_asking"]
 
@@ -33,7 +33,7 @@ class _SavePoints:
         self._all_reduce = ThrottledAllReduce()
         self._saves_within_epochs = resumes_within_epochs(namespace)
         self._steps, self._counts = steps_taken(namespace, trainer), False
-        self.stop = after_batch_hooks(trainer, self._after_batch)
+        self.stop = after_batches(trainer, self._after_batch)
 
     def __reduce__(self) -> Any:
         # The copy of a trainer asks nobody before it trains.

@@ -4,6 +4,7 @@ from typing import Any, Callable, Dict, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import broadcast
+from lightning_sm._lightning.csv_logs import restore_csv_files
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.restart import (
     SavePoint,
@@ -203,6 +204,7 @@ class FitRestorer:
         if checkpoint.get("state_dict"):
             restore_weights(trainer.lightning_module, checkpoint["state_dict"])
         restore_pruning(trainer, self._saved["pruning"])
+        restore_csv_files(trainer, self._saved["csv_files"])
         if self.replays:
             self._restore_attributes(trainer)
             if self._own:

@@ -8,6 +8,7 @@ from typing import Any, Dict, Mapping, Optional
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.checkpoints import dump_checkpoint, saving_for_restart
 from lightning_sm._lightning.collectives import broadcast, gather_objects
+from lightning_sm._lightning.csv_logs import csv_files
 from lightning_sm._lightning.legacy import epochs_trained, logged_step, strategy_of
 from lightning_sm._lightning.restart import SavePoint, loaders_of, mark_point, reload_epoch, repeats_loaders
 from lightning_sm._lightning.strategies import shards_of
@@ -153,6 +154,7 @@ class SeriesSaver:
             "ranks": gather_objects(trainer, rank_state(trainer, point, self._attributes)),
             "large": self._attributes.take_large(),
             "communication": communication_states(trainer),
+            "csv_files": csv_files(trainer),
         }
 
     def note_entries(self, checkpoint: Mapping[str, Any]) -> None:

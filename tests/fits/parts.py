@@ -42,7 +42,7 @@ class Model(pl.LightningModule):
     def training_step(self, batch, batch_index):
         time.sleep(float(os.environ.get("PAUSE", "0")))
         loss = self._loss(batch)
-        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+        self.log("loss", loss, on_step=True, on_epoch=True, sync_dist=True)
         return loss
 
     def validation_step(self, batch, batch_index):
@@ -89,8 +89,9 @@ def trainer(max_epochs, *callbacks, folder=None):
     options = json.loads(os.environ["OPTIONS"])
     if folder is not None:
         options["checkpoint_dir"] = os.path.join(lightning_sm.job().checkpoint_dir, folder)
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {"log_every_n_steps": 1, "enable_progress_bar": False, "enable_model_summary": False}
     given = {"accelerator": "cpu", "max_epochs": max_epochs, "callbacks": list(callbacks), **quiet}
+    given["logger"] = pl.loggers.CSVLogger("logs")
     return pl.Trainer(**lightning_sm.trainer_settings(sagemaker=options, **given))
 
 
@@ -150,7 +151,7 @@ def read(trainer, *, best_stays=True):
         trainer: The trainer.
         best_stays: Whether the best checkpoint is still there when a later fit has found a better one.
     """
-    best = trainer.checkpoint_callback
+    best, logged = trainer.checkpoint_callback, f"{trainer.logger.log_dir}/metrics.csv"
     found = {
         "metrics": {name: float(value) for name, value in sorted(trainer.callback_metrics.items())},
         "epoch": trainer.current_epoch,
@@ -158,6 +159,9 @@ def read(trainer, *, best_stays=True):
         "weights": digest(trainer.lightning_module.state_dict()),
         "random": [float(torch.rand(())), random.random()],
     }
+    if trainer.is_global_zero:
+        with open(logged) as file:
+            found["logged"] = file.read()
     if best is not None and best.best_model_path:
         # What lies there decides whether a version is appended to a name.
         found["best"] = re.sub(r"-v\d+(?=\.ckpt)", "", best.best_model_path)

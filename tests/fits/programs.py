@@ -80,8 +80,8 @@ def raised_limit(which):
 def command_line():
     """The same by a command line of the project's own."""
     moments = Moments("first")
-    quiet = {"logger": False, "enable_progress_bar": False}
-    defaults = {"accelerator": "cpu", "max_epochs": 2, "callbacks": [moments, best()], **quiet}
+    more = {"logger": {"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}}, "enable_progress_bar": False}
+    defaults = {"accelerator": "cpu", "max_epochs": 2, "callbacks": [moments, best()], **more}
     sys.argv[1:] = []
     cli = SageMakerCLI(Model, Numbers, run=False, seed_everything_default=16, trainer_defaults=defaults)
     train_longer(moments, cli.trainer, cli.model, cli.datamodule)

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -211,6 +212,23 @@ def test_a_changed_model_says_what_has_changed(job):
     # What an error has left does not disturb the next fit of this process.
     job.fit(2)
     assert job.steps == EPOCH
+
+
+def test_the_file_of_a_csv_logger_goes_on_unless_it_is_large(job, tmp_path, monkeypatch):
+    def rows(folder, epochs, **more):
+        logger = pl.loggers.CSVLogger(tmp_path / folder)
+        with suppress(Interrupted):
+            job.fit(epochs, logger=logger, log_every_n_steps=1, **more)
+        return Path(logger.log_dir, "metrics.csv").read_text().splitlines()
+
+    rows("first", 2, stop_after=EPOCH + 3)
+    found = rows("second", 2)
+    assert found == rows("whole", 2, program="whole-aaaaaa")
+    assert len(found) == 5
+    monkeypatch.setattr("lightning_sm._lightning.csv_logs.MAX_STATE_BYTES", 100)
+    rows("third", 3)
+    assert len(rows("fourth", 4)) < len(found)
+    assert job.says("metrics.csv, which was larger than 4 MiB.")
 
 
 def test_another_optimizer_than_that_of_the_save_is_told_of(job, caplog):
