@@ -146,15 +146,21 @@ class Attributes:
         large, self._large = self._large, {}
         return large
 
-    def restore(self, trainer: Trainer, saved: Packed) -> None:
-        """Set what :meth:`state` returned: before the loaders are made, and again after :meth:`begin`."""
+    def restore(self, trainer: Trainer, saved: Packed, *, adds: bool) -> None:
+        """Set what :meth:`state` returned.
+
+        Args:
+            trainer: The trainer, before the loaders are made, and again after :meth:`begin`.
+            saved: What :meth:`state` returned.
+            adds: Whether to set what is not there yet: pruning has not added its masks before the loaders are made.
+        """
         owners, device = dict(self._owners(trainer)), strategy_of(trainer).root_device
         parameters = dict(trainer.lightning_module.named_parameters())
         for key, values in saved.items():
             for name, packed in values.items():
                 if key == _TRAINED and name in parameters:
                     parameters[name].requires_grad_(packed)
-                elif key in owners:
+                elif key in owners and (adds or hasattr(owners[key], name)):
                     set_packed(owners[key], name, packed, device)
                 self._before.get(key, {}).pop(name, None)
 

@@ -1,6 +1,6 @@
 """The optimizers of a save, where a program replaces or extends them while it trains."""
 
-from typing import Any, Callable, Iterable, List, Sequence, Tuple
+from typing import Any, Iterable, List, Sequence, Tuple
 
 from lightning_sm._lightning.checkpoints import restore_loops
 from lightning_sm._lightning.legacy import strategy_of
@@ -19,18 +19,16 @@ def describe_optimizers(trainer: Trainer) -> List[Tuple[str, List[List[str]]]]:
     ]
 
 
-def make_optimizers(trainer: Trainer, saved: Iterable[Sequence[Any]], restore: Callable[[], None]) -> None:
+def make_optimizers(trainer: Trainer, saved: Iterable[Sequence[Any]]) -> None:
     """Make the optimizers that a save was made with, before Lightning restores their states.
 
     Args:
         trainer: The trainer, whose strategy has set up the optimizers that the program begins with.
         saved: What :func:`describe_optimizers` returned.
-        restore: Restores what beside the loops ``configure_optimizers`` may look at.
     """
     classes = _classes(saved)
     if classes != _classes(describe_optimizers(trainer)) and hasattr(strategy_of(trainer), "setup_optimizers"):
         restore_loops(trainer)
-        restore()
         strategy_of(trainer).setup_optimizers(trainer)
     now = _classes(describe_optimizers(trainer))
     if classes != now and trainer.is_global_zero:

@@ -144,9 +144,16 @@ class FitRestorer:
         restore_searches(self._namespace, trainer, pl_module, self._saved["finders"])
 
     def before_restore(self, trainer: Trainer) -> None:
-        """Make the optimizers whose states Lightning restores next; those of sharded strategies are restored."""
-        if self._saved and not is_sharded(trainer):
-            make_optimizers(trainer, self._saved["optimizers"], lambda: self._restore_attributes(trainer))
+        """Prepare for what Lightning restores next: loops and optimizers, but of sharded strategies, which have."""
+        if not self._saved:
+            return
+        # Loaders are made by attributes, and those of the loops say whether there is more to train.
+        # GradientAccumulationScheduler wants to see the program's value in on_train_start.
+        accumulate = trainer.accumulate_grad_batches
+        self._restore_attributes(trainer, adds=False)
+        trainer.accumulate_grad_batches = accumulate
+        if not is_sharded(trainer):
+            make_optimizers(trainer, self._saved["optimizers"])
 
     @property
     def _point(self) -> SavePoint:
@@ -173,12 +180,6 @@ class FitRestorer:
             trainer: The trainer.
         """
         self._checkpoint = {key: self._checkpoint.get(key, {}) for key in ("state_dict", "callbacks")}
-        if self._saved:
-            # Loaders are made by them, and those of the loops say whether there is more to train.
-            # GradientAccumulationScheduler wants to see the program's value in on_train_start.
-            accumulate = trainer.accumulate_grad_batches
-            self._restore_attributes(trainer)
-            trainer.accumulate_grad_batches = accumulate
         if self.replays:
             self._undo_skip = skip_training(trainer)
         if self._resumes_within_epoch:
@@ -190,8 +191,9 @@ class FitRestorer:
         """Whether the attributes are those of the point at which the fit continues, and not of later in its epoch."""
         return self._resumes_within_epoch or self._point in (SavePoint.EPOCH, SavePoint.END)
 
-    def _restore_attributes(self, trainer: Trainer) -> None:
-        self._attributes.restore(trainer, {**(self._changed if self._keeps_attributes else {}), **self._arguments})
+    def _restore_attributes(self, trainer: Trainer, *, adds: bool = True) -> None:
+        saved = {**(self._changed if self._keeps_attributes else {}), **self._arguments}
+        self._attributes.restore(trainer, saved, adds=adds)
 
     def _let_wait(self, trainer: Trainer, waits: bool) -> None:
         self._waits = waits

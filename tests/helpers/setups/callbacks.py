@@ -144,6 +144,9 @@ def ema_weight_averaging(pl, size):
 @setup
 def pruning(pl, size):
     model = net(pl)()
+    # It goes back to the first weights of each rank, which has a seed of its own.
+    for each in model.parameters():
+        each.data.uniform_(-0.5, 0.5, generator=torch.Generator().manual_seed(1))
     prune = pl.callbacks.ModelPruning(
         "l1_unstructured", parameters_to_prune=[(model.layers[0], "weight")], amount=0.25, verbose=0
     )

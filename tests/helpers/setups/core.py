@@ -196,13 +196,8 @@ def changed_optimizers(pl, size):
     """A group that a program adds to its optimizer when it trains another layer, and another optimizer later on."""
 
     class Net(net(pl)):
-        def __init__(self):
-            super().__init__()
-            self.layers[0].requires_grad_(False)
-
         def on_train_epoch_start(self):
             if self.current_epoch == 1:
-                self.layers[0].requires_grad_(True)
                 self.optimizers().add_param_group({"params": list(self.layers[0].parameters()), "lr": 0.001})
             if self.current_epoch == 2:
                 self.trainer.strategy.setup_optimizers(self.trainer)
