@@ -152,13 +152,14 @@ class Attributes:
         Args:
             trainer: The trainer, before the loaders are made, and again after :meth:`begin`.
             saved: What :meth:`state` returned.
-            adds: Whether to set what is not there yet: pruning has not added its masks before the loaders are made.
+            adds: Whether to set what is not there yet, and ``requires_grad``: before the loaders are made, pruning has
+                not added its masks, and ``FinetuningState`` looks at which parameters DDP has got.
         """
         owners, device = dict(self._owners(trainer)), strategy_of(trainer).root_device
         parameters = dict(trainer.lightning_module.named_parameters())
         for key, values in saved.items():
             for name, packed in values.items():
-                if key == _TRAINED and name in parameters:
+                if key == _TRAINED and adds and name in parameters:
                     parameters[name].requires_grad_(packed)
                 elif key in owners and (adds or hasattr(owners[key], name)):
                     set_packed(owners[key], name, packed, device)

@@ -15,7 +15,7 @@ from tests.helpers.setups import Size
 
 SETUPS = [
     "noisy_data", "early_stopping_on_epoch_mean", "early_stopping_of_each_rank", "metric_objects", "attributes",
-    "batch_norm", "pruning",
+    "batch_norm", "finetuning", "pruning",
 ]  # fmt: skip
 SIZE = Size(epochs=3, batches=4, ranks=2)
 
