@@ -1,11 +1,10 @@
 """The optimizers of a save, where a program replaces or extends them while it trains."""
 
-from typing import Any, Iterable, List, Sequence, Tuple
+from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
 from lightning_sm._lightning.checkpoints import restore_loops
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.trainer import Trainer
-from lightning_sm._logging import log
 
 __all__ = ["describe_optimizers", "make_optimizers"]
 
@@ -19,30 +18,29 @@ def describe_optimizers(trainer: Trainer) -> List[Tuple[str, List[List[str]]]]:
     ]
 
 
-def make_optimizers(trainer: Trainer, saved: Iterable[Sequence[Any]]) -> None:
+def make_optimizers(trainer: Trainer, saved: Iterable[Sequence[Any]]) -> Optional[str]:
     """Make the optimizers that a save was made with, before Lightning restores their states.
 
     Args:
         trainer: The trainer, whose strategy has set up the optimizers that the program begins with.
         saved: What :func:`describe_optimizers` returned.
+
+    Returns:
+        How they differ from those of the save.
     """
     classes = _classes(saved)
     if classes != _classes(describe_optimizers(trainer)) and hasattr(strategy_of(trainer), "setup_optimizers"):
         restore_loops(trainer)
         strategy_of(trainer).setup_optimizers(trainer)
-    now = _classes(describe_optimizers(trainer))
-    if classes != now and trainer.is_global_zero:
-        log.warning(
-            "The checkpoint is of the optimizers %s, and configure_optimizers returns %s. HINT: Let it return by "
-            "current_epoch, or by an attribute, what is set later.",
-            ", ".join(classes),
-            ", ".join(now),
-        )
     parameters = dict(trainer.lightning_module.named_parameters())
     for optimizer, (_, groups) in zip(trainer.optimizers, saved):
         for names in groups[len(optimizer.param_groups) :]:
             if parameters.keys() >= set(names):
                 optimizer.add_param_group({"params": [parameters[name] for name in names]})
+    now = _classes(describe_optimizers(trainer))
+    if now == classes:
+        return None
+    return f"it is of {', '.join(classes)}, and configure_optimizers returns {', '.join(now)}"
 
 
 def _classes(optimizers: Iterable[Sequence[Any]]) -> List[str]:

@@ -74,6 +74,8 @@ class FitRestorer:
         self._namespace, self._attributes = namespace, attributes
         #: Whether the fit had ended: nothing is trained.
         self.replays = False
+        #: How the optimizers differ from those of the save, whose states they get.
+        self.difference: Optional[str] = None
         # What the save holds beside Lightning's state, and the part of this rank.
         self._saved: Dict[str, Any] = {}
         self._own: Dict[str, Any] = {}
@@ -144,7 +146,7 @@ class FitRestorer:
         restore_searches(self._namespace, trainer, pl_module, self._saved["finders"])
 
     def before_restore(self, trainer: Trainer) -> None:
-        """Prepare for what Lightning restores next: loops and optimizers, but of sharded strategies, which have."""
+        """Prepare the trainer for the restore of loops and optimizers; sharded strategies have restored the latter."""
         if not self._saved:
             return
         # Loaders are made by attributes, and those of the loops say whether there is more to train.
@@ -153,7 +155,13 @@ class FitRestorer:
         self._restore_attributes(trainer, adds=False)
         trainer.accumulate_grad_batches = accumulate
         if not is_sharded(trainer):
-            make_optimizers(trainer, self._saved["optimizers"])
+            self.difference = make_optimizers(trainer, self._saved["optimizers"])
+        if self.difference and trainer.is_global_zero:
+            log.warning(
+                "The optimizers are not those of the checkpoint: %s. HINT: Let it return what the program sets later, "
+                "by current_epoch or an attribute.",
+                self.difference,
+            )
 
     @property
     def _point(self) -> SavePoint:

@@ -281,6 +281,8 @@ class AutoResumeMixin(Callback):
         reason = textwrap.shorten(str(error), 600, placeholder=" …")
         if isinstance(error, KeyError) and " " not in reason:
             reason = f"it has no entry {reason}"
+        if self._restorer.difference is not None:
+            reason = f"{self._restorer.difference}: {reason}"
         problem = f"{self.resumed_from} does not fit this model or trainer: {reason}"
         better = CheckpointError(problem, hint=f"Undo what has changed since it was saved. {_FROM_SCRATCH}")
         with suppress(CheckpointError), failure_reported(self._job):

@@ -235,9 +235,10 @@ def test_another_optimizer_than_that_of_the_save_is_told_of(job, caplog):
     job.interrupted(after=EPOCH + 1)
     model = tiny_model(pl)
     model.configure_optimizers = lambda: torch.optim.AdamW(model.parameters())
-    with pytest.raises(CheckpointError, match="does not fit this model or trainer: it has no entry 'step'"):
+    reason = "it is of SGD, and configure_optimizers returns AdamW"
+    with pytest.raises(CheckpointError, match=f"does not fit this model or trainer: {reason}: it has no entry 'step'"):
         job.fit(model=model)
-    assert "is of the optimizers SGD, and configure_optimizers returns AdamW. HINT: Let it return by" in caplog.text
+    assert f"The optimizers are not those of the checkpoint: {reason}. HINT: Let it return" in caplog.text
 
 
 def test_a_given_checkpoint_that_is_missing_is_no_model_that_does_not_fit(job, tmp_path):
