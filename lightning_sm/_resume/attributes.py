@@ -146,7 +146,7 @@ class Attributes:
         large, self._large = self._large, {}
         return large
 
-    def restore(self, trainer: Trainer, saved: Packed, *, adds: bool) -> None:
+    def restore(self, trainer: Trainer, saved: Packed, *, adds: bool = True) -> None:
         """Set what :meth:`state` returned.
 
         Args:
