@@ -292,6 +292,21 @@ def test_what_did_not_change_in_the_training_keeps_the_value_of_the_new_process(
     assert left == {"model": {"count": 5}}  # saved again, though this process has not changed it
 
 
+def test_before_the_loaders_only_what_is_there_is_set():
+    model, new = Model(), Model()
+    model.size, new.size = 1, 1
+
+    def change():
+        model.size, model.later = 2, 3
+        model.layer.requires_grad_(False)
+
+    saved = saved_after(trainer_of(model), change)
+    kept, trainer = Attributes(NAMESPACE), trainer_of(new)
+    for adds, expected in ((False, (2, None, True)), (True, (2, 3, False))):
+        kept.restore(trainer, saved, adds=adds)
+        assert (new.size, getattr(new, "later", None), new.layer.weight.requires_grad) == expected
+
+
 def test_containers_and_tensors_are_set_in_place():
     again = Model()
     again.value = held = [torch.zeros(1)]
