@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 from lightning_sm._distributed.sharded_callbacks import check_callbacks, warn_of_own_states
 from lightning_sm._export import load_file
 from lightning_sm._failure import failure_reported
-from lightning_sm._lightning import Namespace
+from lightning_sm._lightning import Namespace, SupportLevel, support_level
 from lightning_sm._lightning.checkpoints import complete_for_load
 from lightning_sm._lightning.collectives import any_true, broadcast
 from lightning_sm._lightning.legacy import strategy_of
@@ -197,10 +197,11 @@ class AutoResumeMixin(Callback):
         self._place_checkpoints(trainer, f"{series.directory}/checkpoints" if series.number else self.directory)
         self._model = ModelIdentity.of(pl_module)
         strategy = strategy_of(trainer)
-        if resumes_within_epochs(self.namespace):
+        if support_level(self.namespace) > SupportLevel.CORE:
             process = partial(self._restorer.process_loader, trainer)
             self._undo.append(ReplacedMethod(strategy, "process_dataloader", process).undo)
             self._undo.append(partial(release_loaders, trainer))
+        if resumes_within_epochs(self.namespace):
             self._undo.append(iterate_through(trainer, partial(self._restorer.iterated, trainer)))
         around_restore(
             trainer,

@@ -12,8 +12,10 @@ from tests.helpers.interrupted import NAMESPACE, pl
 from tests.helpers.series import outcome, saves_of, train_fit, train_keeping_all
 from tests.helpers.setups import Size
 from tests.helpers.skips import installed_version
+from tests.resume.test_setups import differences
 
-FULL = installed_version("pytorch-lightning") >= (2, 5)
+VERSION = installed_version("pytorch-lightning")
+FULL = VERSION >= (2, 5)
 SIZE = Size(epochs=3, batches=6)
 
 
@@ -65,6 +67,15 @@ def test_a_killed_fit_continues_with_its_epoch_and_says_where(lines, tmp_path):
     within = "Resuming within an epoch: epoch 1 after 3 batches."
     again = f"This Lightning ({version}) continues at the start of an epoch: epoch 1 begins again."
     assert [line for line in lines if line in (within, again)] == [within if FULL else again]
+
+
+@pytest.mark.skipif(VERSION < (2, 1), reason="the level core restores no samplers")
+def test_an_epoch_begins_with_what_samplers_and_optimizers_had_become(tmp_path):
+    def at_starts(saves):
+        return [save for save in saves if save["kind"] == "epoch"]
+
+    for name in ("changed_weights", "changed_optimizers"):
+        assert differences(name, tmp_path / name, at_starts) == {}
 
 
 def test_an_ended_fit_ends_again_without_training(tmp_path):
