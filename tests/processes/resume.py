@@ -15,7 +15,7 @@ from tests.helpers.setups import Size
 
 SETUPS = [
     "noisy_data", "early_stopping_on_epoch_mean", "early_stopping_of_each_rank", "metric_objects", "attributes",
-    "batch_norm", "finetuning", "pruning",
+    "batch_norm", "changed_arguments", "finetuning", "pruning",
 ]  # fmt: skip
 SIZE = Size(epochs=3, batches=4, ranks=2)
 
@@ -28,7 +28,8 @@ def of_setup(name, folder):
         trainer = train_keeping_all(name, SIZE, folder / "whole", **two)
     whole, lines = outcome(trainer), trainer.logger.lines
     ends = []
-    for number, record in enumerate(saves_of(folder / "whole")[::3]):
+    saves = saves_of(folder / "whole")
+    for number, record in enumerate([*saves[:-1:3], saves[-1]]):
         trainer = continue_from(record, folder / "whole", folder / f"copy-{number}", name, SIZE, **two)
         logged = trainer.logger.lines
         ends.append(

@@ -28,8 +28,8 @@ def few(saves):
 
 
 def chosen(saves):
-    """These, the first and the last before the end."""
-    picked = [saves[0], *few(saves), saves[-2]]
+    """These, the first, the last before the end and that of the end."""
+    picked = [saves[0], *few(saves), *saves[-2:]]
     return {save["number"]: save for save in picked}.values()
 
 
