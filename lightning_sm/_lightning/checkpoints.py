@@ -25,11 +25,11 @@ __all__ = [
     "keep_averages",
     "optimizer_groups",
     "reasons_of",
-    "restore_loops",
     "restore_optimizer_groups",
     "saving_for_restart",
     "save_dcp",
     "saves_with_dcp",
+    "set_up_optimizers_again",
     "state_bytes",
 ]
 
@@ -40,9 +40,12 @@ def dump_checkpoint(trainer: Trainer) -> Dict[str, Any]:
     return found
 
 
-def restore_loops(trainer: Trainer) -> None:
-    """Restore the loops from the checkpoint that Lightning has loaded, as it does again later."""
-    connector_of(trainer, "checkpoint").restore_loops()
+def set_up_optimizers_again(trainer: Trainer) -> None:
+    """Let the model configure its optimizers by the loops of the checkpoint that Lightning has loaded; not with 1.5."""
+    strategy: Any = strategy_of(trainer)
+    if hasattr(strategy, "setup_optimizers"):
+        connector_of(trainer, "checkpoint").restore_loops()  # as Lightning does again later
+        strategy.setup_optimizers(trainer)
 
 
 @contextmanager

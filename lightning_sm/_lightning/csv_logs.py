@@ -18,8 +18,13 @@ def csv_files(trainer: Trainer) -> List[Optional[str]]:
     for writer in _writers(trainer):
         writer.save()
         path = writer.metrics_file_path
-        size = os.path.getsize(path) if os.path.isfile(path) else 0
-        found.append(_read(path) if 0 < size <= MAX_STATE_BYTES else None if size else "")
+        if not os.path.isfile(path):
+            found.append("")
+        elif os.path.getsize(path) > MAX_STATE_BYTES:
+            found.append(None)
+        else:
+            with open(path, newline="", encoding="utf-8") as file:
+                found.append(file.read())
     return found
 
 
@@ -33,11 +38,6 @@ def restore_csv_files(trainer: Trainer, saved: List[Optional[str]]) -> None:
             with open(path, "w", newline="", encoding="utf-8") as file:
                 file.write(content)
             writer.metrics, writer.metrics_keys = [], next(csv.reader([content.split("\n", 1)[0]]))
-
-
-def _read(path: str) -> str:
-    with open(path, newline="", encoding="utf-8") as file:
-        return file.read()
 
 
 def _writers(trainer: Any) -> Iterator[Any]:

@@ -2,8 +2,7 @@
 
 from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
-from lightning_sm._lightning.checkpoints import restore_loops
-from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning.checkpoints import set_up_optimizers_again
 from lightning_sm._lightning.trainer import Trainer
 
 __all__ = ["describe_optimizers", "make_optimizers"]
@@ -12,10 +11,11 @@ __all__ = ["describe_optimizers", "make_optimizers"]
 def describe_optimizers(trainer: Trainer) -> List[Tuple[str, List[List[str]]]]:
     """Return each optimizer's class, and the names of its groups' parameters; empty for others than the model's."""
     names = {id(parameter): name for name, parameter in trainer.lightning_module.named_parameters()}
-    return [
-        (type(each).__qualname__, [[names.get(id(one), "") for one in group["params"]] for group in each.param_groups])
-        for each in trainer.optimizers
+    groups = [
+        [[names.get(id(parameter), "") for parameter in group["params"]] for group in optimizer.param_groups]
+        for optimizer in trainer.optimizers
     ]
+    return list(zip(_classes(trainer), groups))
 
 
 def make_optimizers(trainer: Trainer, saved: Iterable[Sequence[Any]]) -> Optional[str]:
@@ -28,20 +28,19 @@ def make_optimizers(trainer: Trainer, saved: Iterable[Sequence[Any]]) -> Optiona
     Returns:
         How they differ from those of the save.
     """
-    classes = _classes(saved)
-    if classes != _classes(describe_optimizers(trainer)) and hasattr(strategy_of(trainer), "setup_optimizers"):
-        restore_loops(trainer)
-        strategy_of(trainer).setup_optimizers(trainer)
+    classes = [name for name, _ in saved]
+    if classes != _classes(trainer):
+        set_up_optimizers_again(trainer)
     parameters = dict(trainer.lightning_module.named_parameters())
     for optimizer, (_, groups) in zip(trainer.optimizers, saved):
         for names in groups[len(optimizer.param_groups) :]:
             if parameters.keys() >= set(names):
                 optimizer.add_param_group({"params": [parameters[name] for name in names]})
-    now = _classes(describe_optimizers(trainer))
+    now = _classes(trainer)
     if now == classes:
         return None
     return f"it is of {', '.join(classes)}, and configure_optimizers returns {', '.join(now)}"
 
 
-def _classes(optimizers: Iterable[Sequence[Any]]) -> List[str]:
-    return [name for name, _ in optimizers]
+def _classes(trainer: Trainer) -> List[str]:
+    return [type(each).__qualname__ for each in trainer.optimizers]

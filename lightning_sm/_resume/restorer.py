@@ -149,7 +149,7 @@ class FitRestorer:
         """Prepare the trainer for the restore of loops and optimizers; sharded strategies have restored the latter."""
         if not self._saved:
             return
-        # Loaders are made by attributes, and those of the loops say whether there is more to train.
+        # Loaders are made by attributes, and with those of the loops Lightning compares the epoch that it restores.
         # GradientAccumulationScheduler wants to see the program's value in on_train_start.
         accumulate = trainer.accumulate_grad_batches
         self._restore_attributes(trainer, adds=False)

@@ -89,9 +89,9 @@ def trainer(max_epochs, *callbacks, folder=None):
     options = json.loads(os.environ["OPTIONS"])
     if folder is not None:
         options["checkpoint_dir"] = os.path.join(lightning_sm.job().checkpoint_dir, folder)
-    quiet = {"log_every_n_steps": 1, "enable_progress_bar": False, "enable_model_summary": False}
-    given = {"accelerator": "cpu", "max_epochs": max_epochs, "callbacks": list(callbacks), **quiet}
-    given["logger"] = pl.loggers.CSVLogger("logs")
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False}
+    logging = {"logger": pl.loggers.CSVLogger("logs"), "log_every_n_steps": 1}
+    given = {"accelerator": "cpu", "max_epochs": max_epochs, "callbacks": list(callbacks), **quiet, **logging}
     return pl.Trainer(**lightning_sm.trainer_settings(sagemaker=options, **given))
 
 
