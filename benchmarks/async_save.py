@@ -36,7 +36,7 @@ def fit(kind: str, in_background: bool, folder: str) -> None:
     from lightning_sm.callbacks import AutoResume
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from tests.helpers.sharded import cpu_strategy
+    from tests.helpers.sharded import strategy_of
 
     class Weights(torch.nn.Module):
         """Weights that no step uses."""
@@ -76,7 +76,7 @@ def fit(kind: str, in_background: bool, folder: str) -> None:
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=1 if kind == "file" else 2,
-        strategy="auto" if kind == "file" else cpu_strategy(kind, pl.strategies),
+        strategy="auto" if kind == "file" else strategy_of(kind, pl.strategies),
         max_steps=1_000_000,
         callbacks=[AutoResume(folder, resume="never", async_save=in_background), save],
         logger=False,

@@ -70,7 +70,7 @@ def worker(kind: str, how: str, folder: str) -> None:
     from torch.utils.data import DataLoader
 
     from lightning_sm.callbacks import ModelExport
-    from tests.helpers.sharded import cpu_strategy
+    from tests.helpers.sharded import strategy_of
 
     class Big(pl.LightningModule):
         def __init__(self) -> None:
@@ -110,7 +110,7 @@ def worker(kind: str, how: str, folder: str) -> None:
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=_PROCESSES,
-        strategy=cpu_strategy(kind, pl.strategies),
+        strategy=strategy_of(kind, pl.strategies),
         max_steps=1,
         logger=False,
         enable_checkpointing=False,

@@ -16,7 +16,7 @@ from _two_processes import launch
 import lightning_sm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests.helpers.sharded import cpu_strategy
+from tests.helpers.sharded import strategy_of
 
 _OURS = {
     "DDPStrategy": lightning_sm.SMDDPStrategy,
@@ -35,7 +35,5 @@ if __name__ == "__main__":
         compare([*command, "ours"], [*command, "theirs"], measure=last_number, unit="s per step", pairs=given.pairs)
     else:
         kind, ours = sys.argv[2], sys.argv[3] == "ours"
-        strategy = (
-            cpu_strategy(kind, _OURS, process_group_backend="gloo") if ours else cpu_strategy(kind, pl.strategies)
-        )
+        strategy = strategy_of(kind, _OURS, process_group_backend="gloo") if ours else strategy_of(kind, pl.strategies)
         print_step_time(strategy=strategy, enable_checkpointing=False, steps=150)

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import lightning_sm
+from tests.helpers.accelerator import ACCELERATOR
 from tools.faults.damage import digest
 
 __all__ = ["Model", "Moments", "Numbers", "at", "finish", "fit", "loaders", "read", "trainer"]
@@ -91,7 +92,7 @@ def trainer(max_epochs, *callbacks, folder=None):
         options["checkpoint_dir"] = os.path.join(lightning_sm.job().checkpoint_dir, folder)
     quiet = {"enable_progress_bar": False, "enable_model_summary": False}
     logging = {"logger": pl.loggers.CSVLogger("logs"), "log_every_n_steps": 1}
-    given = {"accelerator": "cpu", "max_epochs": max_epochs, "callbacks": list(callbacks), **quiet, **logging}
+    given = {"accelerator": ACCELERATOR, "max_epochs": max_epochs, "callbacks": list(callbacks), **quiet, **logging}
     return pl.Trainer(**lightning_sm.trainer_settings(sagemaker=options, **given))
 
 

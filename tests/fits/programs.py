@@ -12,6 +12,7 @@ from pytorch_lightning.tuner.tuning import Tuner
 import lightning_sm
 from lightning_sm.cli import SageMakerCLI
 from tests.fits.parts import Model, Moments, Numbers, at, finish, fit, loaders, read, trainer
+from tests.helpers.accelerator import ACCELERATOR
 
 PROGRAMS = {}
 
@@ -81,7 +82,7 @@ def command_line():
     """The same by a command line of the project's own."""
     moments = Moments("first")
     more = {"logger": {"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}}, "enable_progress_bar": False}
-    defaults = {"accelerator": "cpu", "max_epochs": 2, "callbacks": [moments, best()], **more}
+    defaults = {"accelerator": ACCELERATOR, "max_epochs": 2, "callbacks": [moments, best()], **more}
     sys.argv[1:] = []
     cli = SageMakerCLI(Model, Numbers, run=False, seed_everything_default=16, trainer_defaults=defaults)
     train_longer(moments, cli.trainer, cli.model, cli.datamodule)
@@ -185,7 +186,7 @@ def from_checkpoint(path):
 def plain(path, steps):
     """A training of plain Lightning, which keeps one checkpoint."""
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    alone = pl.Trainer(accelerator="cpu", max_steps=int(steps), enable_checkpointing=False, **quiet)
+    alone = pl.Trainer(accelerator=ACCELERATOR, max_steps=int(steps), enable_checkpointing=False, **quiet)
     alone.fit(Model(), *loaders(1))
     alone.save_checkpoint(path)
     finish()

@@ -21,12 +21,15 @@ def device(request):
 
 @pytest.fixture(scope="session")
 def played(tmp_path_factory):
-    """Return a function: what a part of ``train.py`` found in a process of its own, played once for all tests."""
+    """Return a function: what a part of ``train.py`` found in processes of its own, played once for all tests."""
 
     @functools.lru_cache(maxsize=None)
-    def run(part, *words):
-        job = Job(tmp_path_factory.mktemp(part), _SCRIPT, part, *words, timeout=500, CUBLAS_WORKSPACE_CONFIG=":4096:8")
-        return job.torchrun(1, 1).results(1)[0]
+    def run(part, device, *words, world_size=1):
+        accelerator = {"cuda": "gpu"}.get(device, device)
+        variables = {"TESTS_ACCELERATOR": accelerator, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        job = Job(tmp_path_factory.mktemp(part), _SCRIPT, part, *words, timeout=500, **variables)
+        results = job.torchrun(world_size, 1).results(world_size)
+        return results if world_size > 1 else results[0]
 
     return run
 

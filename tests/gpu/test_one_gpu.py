@@ -17,6 +17,7 @@ _PRECISIONS = {
     "deepspeed_2": ("32-true", "bf16-mixed", "16-mixed"),
     "deepspeed_3": ("32-true", "bf16-mixed"),
 }
+_TOGETHER = {**_PRECISIONS, "ddp": ("32-true", "bf16-mixed", "16-mixed"), "fsdp": ("32-true", "bf16-mixed")}
 
 
 def can_run(kind, device):
@@ -34,6 +35,31 @@ def test_nccl_with_one_rank(played, device, record_property):
     assert found["sum"] == found["gathered"] == [1.5, 2.5]
     assert found["mean"] == 2.5
     assert found["object"] == {"step": 16}
+
+
+def test_nccl_with_two_ranks(played, device):
+    for found in played("group", device, world_size=2):
+        assert (found["backend"], found["device"]) == ({"cuda": "nccl", "cpu": "gloo"}[device], device)
+        assert (found["sum"], found["mean"]) == ([3.0, 6.0], 3.0)
+        assert found["gathered"] == [3.0, 6.0, 3.0, 6.0]
+        assert found["object"] == {"step": 8}
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"), [(kind, precision) for kind, each in _TOGETHER.items() for precision in each]
+)
+def test_each_number_of_two_ranks_is_lightnings_own(played, device, kind, precision):
+    can_run(kind, device)
+    if device == "cpu" and kind.startswith("fsdp_"):
+        pytest.skip("torch crashes when several ranks gather a full state on CPUs")
+    precisions = [each for each in _TOGETHER[kind] if device == "cuda" or not each.startswith("16")]
+    if precision not in precisions:
+        pytest.skip("fp16 is for GPUs")
+    first, second = played("equal", device, kind, ",".join(precisions), world_size=2)
+    assert first[precision]["ours"]["weights"] == second[precision]["ours"]["weights"]
+    assert first[precision]["ours"]["losses"] != second[precision]["ours"]["losses"]
+    for found in (first, second):
+        assert found[precision]["ours"] == found[precision]["plain"]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
-"""What one GPU can show, each part in a process of its own under torchrun: ``train.py FOLDER PART DEVICE …``.
+"""What one GPU can show, each part in processes of its own under torchrun: ``train.py FOLDER PART …``.
 
-With the device ``cpu`` the same parts run without a GPU.
+Two ranks are two hosts that share the GPU. Unless ``TESTS_ACCELERATOR`` is ``gpu`` the same parts run without one.
 """
 
 import gc
 import importlib.util
 import json
+import os
 import statistics
 import sys
 import time
@@ -22,7 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import lightning_sm
 from lightning_sm._export.inference import load_model
 from lightning_sm._resume.fits import forget_fits
-from tests.helpers.sharded import cpu_strategy, cuda_strategy, gathered_weights, save_after, shard
+from tests.helpers.accelerator import ON_GPU, ranks
+from tests.helpers.sharded import gathered_weights, save_after, shard, strategy_of
 
 _OURS = {
     "DDPStrategy": lightning_sm.SMDDPStrategy,
@@ -30,7 +32,9 @@ _OURS = {
     "ModelParallelStrategy": lightning_sm.SMDDPModelParallelStrategy,
     "DeepSpeedStrategy": lightning_sm.SMDDPDeepSpeedStrategy,
 }
-_EPOCH, _EPOCHS = 8, 2
+_EPOCHS = 2
+_RANK, _WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+_DEVICE = "cuda" if ON_GPU else "cpu"
 # The save that a fit is continued from, and the step at which it is interrupted.
 _SAVED, _CRASHED = 5, 7
 
@@ -91,21 +95,16 @@ def loader(width=16, samples=32, batch_size=4):
     return DataLoader(TensorDataset(inputs), batch_size=batch_size)
 
 
-def strategy_of(kind, device, strategies):
-    return (cpu_strategy if device == "cpu" else cuda_strategy)(kind, strategies)
-
-
-def fit(module, kind, device, own=None, **arguments):
+def fit(module, kind, own=None, **arguments):
     """Train, by Lightning alone unless ``own`` has the settings of the ``sagemaker`` group; return the trainer."""
     pl.seed_everything(3)
     if own is not None:
         forget_fits()  # as in a new process
     if module.first_drawn:
-        torch.rand(module.first_drawn, device=device)
+        torch.rand(module.first_drawn, device=_DEVICE)
     given = {
-        "accelerator": "gpu" if device == "cuda" else "cpu",
-        "devices": 1,
-        "strategy": strategy_of(kind, device, pl.strategies if own is None else _OURS),
+        **ranks(_WORLD),
+        "strategy": strategy_of(kind, pl.strategies if own is None else _OURS),
         "max_epochs": _EPOCHS,
         "logger": False,
         "enable_checkpointing": False,
@@ -115,60 +114,61 @@ def fit(module, kind, device, own=None, **arguments):
         **arguments,
     }
     if own is not None:
-        del given["devices"], given["enable_checkpointing"]  # the launcher, and the job
+        for told in ("devices", "num_nodes", "enable_checkpointing"):  # by the launcher, and the job
+            given.pop(told, None)
         given = lightning_sm.trainer_settings(sagemaker={"export": False, "report": False, **own}, **given)
     trainer = pl.Trainer(**given)
     trainer.fit(module, module.data)
     return trainer
 
 
-def group(folder, device):
+def group(folder):
     """What the process group of one rank is, and what its collectives give."""
-    trainer = fit(Net(), "ddp", device, {"checkpoint_dir": f"{folder}/saves"})
+    trainer = fit(Net(), "ddp", {"checkpoint_dir": f"{folder}/saves-{_RANK}"})
     strategy = trainer.strategy
-    value = torch.tensor([1.5, 2.5], device=strategy.root_device)
+    value = torch.tensor([1.5, 2.5 + _RANK], device=strategy.root_device)
     dist.all_reduce(value)
     strategy.barrier()
     return {
         "backend": dist.get_backend(),
         "device": strategy.root_device.type,
         "sum": value.tolist(),
-        "mean": strategy.reduce(torch.tensor(2.5, device=strategy.root_device), reduce_op="mean").item(),
+        "mean": strategy.reduce(torch.tensor(2.5 + _RANK, device=strategy.root_device), reduce_op="mean").item(),
         "gathered": strategy.all_gather(value).flatten().tolist(),
-        "object": strategy.broadcast({"step": trainer.global_step}),
+        "object": strategy.broadcast({"step": trainer.global_step}, src=_WORLD - 1),
     }
 
 
-def equal(folder, device, kind, precisions):
+def equal(folder, kind, precisions):
     """The numbers of fits by Lightning alone and with us, for each precision."""
-    return {each: _told(_equal, folder, device, kind, each) for each in precisions.split(",")}
+    return {each: _told(_equal, folder, kind, each) for each in precisions.split(",")}
 
 
-def _equal(folder, device, kind, precision):
+def _equal(folder, kind, precision):
     found = {}
-    for whose, own in (("plain", None), ("ours", {"checkpoint_dir": f"{folder}/saves-{precision}"})):
+    for whose, own in (("plain", None), ("ours", {"checkpoint_dir": f"{folder}/saves-{_RANK}-{precision}"})):
         module = Net()
-        fit(module, kind, device, own, precision=precision)
+        fit(module, kind, own, precision=precision)
         found[whose] = {"losses": module.losses, "weights": module.weights}
     return found
 
 
-def resume(folder, device, kind):
+def resume(folder, kind):
     """Fits that nothing interrupts, and such as are continued from a save within an epoch, by the way of saving."""
     save_after(_SAVED)
-    return {way: _told(_resume, folder, device, kind, way) for way in ("sync", "async")}
+    return {way: _told(_resume, folder, kind, way) for way in ("sync", "async")}
 
 
-def _resume(folder, device, kind, way):
+def _resume(folder, kind, way):
     found, own = {}, {"async_save": way == "async"}
     for name, crash, place in (("whole", None, "whole"), ("crashed", _CRASHED, "saves"), ("continued", None, "saves")):
         # A new process has drawn another number of random numbers.
         module = Net(crash=crash, first_drawn=3 * (name == "continued"))
         try:
-            trainer = fit(module, kind, device, {**own, "checkpoint_dir": f"{folder}/{way}-{place}"})
+            trainer = fit(module, kind, {**own, "checkpoint_dir": f"{folder}/{way}-{place}"})
         except Crash:
             continue
-        drawn = float(torch.rand((), device=device))
+        drawn = float(torch.rand((), device=_DEVICE))
         found[name] = {"weights": module.weights, "drawn": drawn, "first": module.first, "step": trainer.global_step}
     return found
 
@@ -182,7 +182,7 @@ def _told(play, *given):
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def async_content(folder, device):
+def async_content(folder):
     """The weights at the step of a save, and those that a background save has written while training went on."""
     save_after(_SAVED)
     seen = {}
@@ -195,7 +195,7 @@ def async_content(folder, device):
 
     module = Wide(2048)
     with mock.patch("lightning_sm._resume.series.Series.remove_replaced"):
-        fit(module, "ddp", device, {"checkpoint_dir": f"{folder}/saves", "async_save": True})
+        fit(module, "ddp", {"checkpoint_dir": f"{folder}/saves", "async_save": True})
     (path,) = Path(folder, "saves").glob(f"*/fit-0/step-{_SAVED}.ckpt")
     saved = torch.load(path, map_location="cpu", weights_only=False)["state_dict"]
     return {
@@ -207,7 +207,7 @@ def async_content(folder, device):
     }
 
 
-def export(folder, device):
+def export(folder):
     """For each format the largest difference of what it gives on a CPU to what the model gives on its device."""
     found = {}
     formats = dict.fromkeys(("state_dict", "checkpoint", "torchscript", "exported_program"), "torch")
@@ -215,14 +215,14 @@ def export(folder, device):
         if importlib.util.find_spec(package) is None:
             found[name] = f"{package} is not installed"
             continue
-        found[name] = _told(_export, folder, device, name)
+        found[name] = _told(_export, folder, name)
     return found
 
 
-def _export(folder, device, name):
+def _export(folder, name):
     module, place = Net(), f"{folder}/model-{name}"
     own = {"checkpoint_dir": f"{folder}/saves-{name}", "model_dir": place, "export": name}
-    fit(module, "ddp", device, {**own, "export_example_input": [4, 16]})
+    fit(module, "ddp", {**own, "export_example_input": [4, 16]})
     inputs = torch.randn(4, 16)
     module.eval()
     with torch.no_grad():
@@ -234,9 +234,9 @@ def _export(folder, device, name):
     return float((found - expected).abs().max())
 
 
-def cost(folder, device):
+def cost(folder):
     """Memory and the time of a step, with everything that a job gets, over those of Lightning alone."""
-    width, samples = (2048, 25_600) if device == "cuda" else (256, 3_200)
+    width, samples = (2048, 25_600) if ON_GPU else (256, 3_200)
     data = loader(width, samples, 128)
     steps, memory = {}, {}
     for turn in range(6):
@@ -245,13 +245,13 @@ def cost(folder, device):
         module = Net(width)
         module.data = data
         gc.collect()
-        if device == "cuda":
+        if ON_GPU:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        fit(module, "ddp", device, own, max_epochs=1, deterministic=False)
+        fit(module, "ddp", own, max_epochs=1, deterministic=False)
         seconds = [after - before for before, after in zip(module.ends[10:], module.ends[11:])]
         steps.setdefault(whose, []).append(statistics.median(seconds))
-        if device == "cuda":
+        if ON_GPU:
             memory.setdefault(whose, []).append(torch.cuda.max_memory_allocated())
     return {
         "milliseconds": 1000 * statistics.median(steps["plain"]),
@@ -264,6 +264,6 @@ PARTS = {each.__name__: each for each in (group, equal, resume, async_content, e
 
 
 if __name__ == "__main__":
-    where, part, on_device, *rest = sys.argv[1:]
-    result = PARTS[part](where, on_device, *rest)
-    Path(where, f"rank-{dist.get_rank()}.json").write_text(json.dumps(result))
+    where, part, *rest = sys.argv[1:]
+    result = PARTS[part](where, *rest)
+    Path(where, f"rank-{_RANK}.json").write_text(json.dumps(result))

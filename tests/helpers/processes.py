@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.accelerator import ON_GPU
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 
@@ -116,6 +117,8 @@ class Job:
 
     def torchrun(self, nodes, processes, *words):
         """A torchrun on each host, as ``torch_distributed`` has it; further words are torchrun's."""
+        if ON_GPU:
+            nodes, processes = nodes * processes, 1
         rendezvous = local_rendezvous()
         start = ["-m", "torch.distributed.run", "--nnodes", str(nodes), "--nproc_per_node", str(processes), *words]
         hosts = self._hosts(nodes)
@@ -140,7 +143,7 @@ class Job:
 
     def _hosts(self, count):
         names = [f"algo-{number + 1}" for number in range(count)]
-        return [OptMl(self.folder / name).host(name, *names).environ() for name in names]
+        return [OptMl(self.folder / name).host(name, *names).environ(NCCL_HOSTID=name) for name in names]
 
     def _finish(self, starts, python=True):
         running = []

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm.callbacks import callback_class
+from tests.helpers.accelerator import ranks
 from tests.helpers.interrupted import NAMESPACE, Logged, pl
 from tests.helpers.setups import SETUPS as LIBRARY
 
@@ -22,10 +23,9 @@ def train_fit(name, size, directory, seed=7, save_every=0.01, resumed=False, ckp
     forget_fits()
     pl.seed_everything(seed)
     made = LIBRARY[name](pl, size)
-    arguments = {"max_epochs": size.epochs, "devices": 1, **made.arguments, **more}
+    arguments = {"max_epochs": size.epochs, **ranks(), **made.arguments, **more}
     resume = callback_class(NAMESPACE, "AutoResume")(str(directory), save_every=save_every)
     trainer = pl.Trainer(
-        accelerator="cpu",
         logger=Logged(str(directory)),
         log_every_n_steps=1,
         num_sanity_val_steps=1 if made.val is not None else 0,
@@ -69,11 +69,12 @@ def continue_from(record, directory, copy, name, size, save_every=600.0, **more)
 
 
 def outcome(trainer):
-    """What must be the same: weights, metrics, counters, learning rates and the next random number."""
+    """What must be the same: weights, metrics, counters, learning rates and the next random numbers."""
     return {
         "weights": {name: value.tolist() for name, value in trainer.lightning_module.state_dict().items()},
         "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
         "counters": (trainer.global_step, trainer.current_epoch),
         "rates": [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups],
         "random": float(torch.rand(())),
+        "random of the device": float(torch.rand((), device=trainer.strategy.root_device)),
     }

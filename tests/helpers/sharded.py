@@ -13,13 +13,12 @@ from typing import Any, Dict, Tuple
 
 import torch
 
+from tests.helpers.accelerator import ON_GPU
 from tests.helpers.tiny import tiny_model
 
 __all__ = [
     "KINDS",
     "cpu_class",
-    "cpu_strategy",
-    "cuda_strategy",
     "gathered_weights",
     "prepare_deepspeed",
     "runs_here",
@@ -27,6 +26,7 @@ __all__ = [
     "shard",
     "shard_by_layers",
     "sharded_model",
+    "strategy_of",
 ]
 
 # Lightning's are for 200 million numbers: DeepSpeed then allocates 800 MB in each step of a small model.
@@ -45,7 +45,9 @@ KINDS: Dict[str, Tuple[str, Dict[str, Any]]] = {
 
 
 def runs_here(kind: str) -> bool:
-    """Whether the installed versions can run a kind of strategy on CPUs."""
+    """Whether the installed versions can run a kind of strategy on what tests train on."""
+    if ON_GPU:
+        return True
     if kind.startswith("deepspeed"):
         # On CPUs stage 3 of DeepSpeed 0.15.4 computes something else each time, also with Lightning alone.
         return _version("deepspeed") >= ((0, 19) if kind == "deepspeed_3" else (0, 9))
@@ -70,22 +72,20 @@ def cpu_class(strategy_class):
     return strategy_class
 
 
-def cpu_strategy(kind: str, strategies: Any, **arguments: Any) -> Any:
-    """A strategy of a kind of :data:`KINDS` on CPUs.
+def strategy_of(kind: str, strategies: Any, **arguments: Any) -> Any:
+    """A strategy of a kind of :data:`KINDS`, on CPUs where tests train on these.
 
     Args:
         kind: A key of :data:`KINDS`.
         strategies: Lightning's module of strategies, or a dict of classes by the names in :data:`KINDS`.
         **arguments: Further arguments of the strategy.
     """
-    if kind.startswith("deepspeed"):
-        prepare_deepspeed()
-    return cpu_class(_class_of(kind, strategies))(**{**_arguments_of(kind), **arguments})
-
-
-def cuda_strategy(kind: str, strategies: Any, **arguments: Any) -> Any:
-    """A strategy of a kind of :data:`KINDS` on GPUs, with the arguments of :func:`cpu_strategy`."""
-    return _class_of(kind, strategies)(**{**_arguments_of(kind), **arguments})
+    cls = _class_of(kind, strategies)
+    if not ON_GPU:
+        if kind.startswith("deepspeed"):
+            prepare_deepspeed()
+        cls = cpu_class(cls)
+    return cls(**{**_arguments_of(kind), **arguments})
 
 
 def _class_of(kind: str, strategies: Any) -> Any:

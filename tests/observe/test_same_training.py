@@ -8,6 +8,7 @@ import torch
 
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.callbacks import callback_class
+from tests.helpers.accelerator import ranks
 from tests.helpers.interrupted import Logged
 from tests.helpers.setups import SETUPS, Size
 from tests.projects.container import log_lines
@@ -24,11 +25,10 @@ def outcome(made, directory=None, callbacks=(), **more):
     own = []
     if directory is not None:
         own = [callback_class(NAMESPACE, "TrainingMonitor")("1us", report=str(directory))]
-    arguments = {"max_epochs": SIZE.epochs, "devices": 1, **made.arguments, **more}
+    arguments = {"max_epochs": SIZE.epochs, **ranks(), **made.arguments, **more}
     callbacks = [*arguments.pop("callbacks", []), *callbacks, *own]
     arguments["enable_progress_bar"] = bool(own)
     trainer = pl.Trainer(
-        accelerator="cpu",
         logger=Logged(),
         log_every_n_steps=1,
         num_sanity_val_steps=1 if made.val is not None else 0,

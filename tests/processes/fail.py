@@ -84,7 +84,7 @@ def main():
         vars(current_monitor())["_exit_timeout"] = 4.0
     told = {"devices": options.devices} if options.devices else {}
     arguments = lightning_sm.trainer_settings(
-        accelerator="cpu",
+        accelerator=os.environ.get("TESTS_ACCELERATOR", "cpu"),
         strategy="ddp",
         max_epochs=1,
         logger=False,

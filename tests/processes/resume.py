@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import lightning_sm  # noqa: F401  (gives Lightning the ranks and ends the groups)
+from tests.helpers.accelerator import ranks
 from tests.helpers.series import continue_from, outcome, saves_of, train_keeping_all
 from tests.helpers.setups import Size
 
@@ -22,7 +23,7 @@ SIZE = Size(epochs=3, batches=4, ranks=2)
 
 def of_setup(name, folder):
     """How each continued run ended on this rank, and what it has logged, beside the run that nothing interrupted."""
-    two = {"devices": 2, "strategy": "ddp", "seed": 7 + int(os.environ["RANK"])}
+    two = {**ranks(2), "strategy": "ddp", "seed": 7 + int(os.environ["RANK"])}
     # Ranks ask each other after every step.
     with mock.patch("lightning_sm._lightning.collectives.StepInterval.next", return_value=1):
         trainer = train_keeping_all(name, SIZE, folder / "whole", **two)

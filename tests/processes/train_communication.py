@@ -21,6 +21,7 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm._resume.identity import ProgramIdentity
 from lightning_sm.callbacks import callback_class
+from tests.helpers.accelerator import ranks
 from tests.helpers.tiny import weights
 
 POWERSGD = {"gradient_compression": "powersgd", "powersgd_rank": 2, "communication_warmup_steps": 4}
@@ -141,7 +142,7 @@ def train(pl, name, folder, killed_at=None):
         lightning_sm.SMDDPStrategy(**SETUPS[name]) if not name.startswith("plain") else pl.strategies.DDPStrategy()
     )
     trainer = pl.Trainer(
-        accelerator="cpu", devices=2, strategy=strategy, max_steps=STEPS.get(name, FEW_STEPS), max_epochs=-1,
+        **ranks(2), strategy=strategy, max_steps=STEPS.get(name, FEW_STEPS), max_epochs=-1,
         callbacks=[Steps(), resume], enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
         num_sanity_val_steps=0, logger=False, accumulate_grad_batches=2 if name == "local" else 1,
     )  # fmt: skip
@@ -190,7 +191,7 @@ def train_linear(pl):
 
     model = Linear()
     trainer = pl.Trainer(
-        accelerator="cpu", devices=2, strategy=lightning_sm.SMDDPStrategy(**SETUPS["outer"]), max_epochs=1,
+        **ranks(2), strategy=lightning_sm.SMDDPStrategy(**SETUPS["outer"]), max_epochs=1,
         logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
         use_distributed_sampler=False,
     )  # fmt: skip

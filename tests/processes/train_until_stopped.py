@@ -5,6 +5,7 @@ It needs nothing but ``lightning_sm``, so that it can stand in a rehearsal's sou
 
 import argparse
 import importlib
+import os
 import sys
 import time
 
@@ -57,7 +58,7 @@ def train(pl, options):
 
     trainer = pl.Trainer(
         **lightning_sm.trainer_settings(
-            accelerator="cpu",
+            accelerator=os.environ.get("TESTS_ACCELERATOR", "cpu"),
             max_epochs=1000,
             logger=False,
             enable_progress_bar=False,

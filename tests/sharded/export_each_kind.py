@@ -9,7 +9,8 @@ from pathlib import Path
 import pytorch_lightning as pl
 
 import lightning_sm.callbacks
-from tests.helpers.sharded import cpu_strategy
+from tests.helpers.accelerator import ranks
+from tests.helpers.sharded import strategy_of
 from tests.helpers.tiny import loader
 from tests.projects.sharded_nets import Parts, Tied
 
@@ -34,9 +35,8 @@ def train(folder, name, kind, model, formats, **arguments):
         folder / name / "checkpoints", filename="{epoch}", monitor="val_loss", mode="max", save_top_k=1
     )
     trainer = pl.Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy=cpu_strategy(kind, pl.strategies, **arguments),
+        **ranks(2),
+        strategy=strategy_of(kind, pl.strategies, **arguments),
         max_epochs=2,
         num_sanity_val_steps=0,
         logger=False,

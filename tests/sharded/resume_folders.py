@@ -21,7 +21,8 @@ from lightning_sm._resume.fits import forget_fits
 from lightning_sm._resume.identity import ProgramIdentity
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
-from tests.helpers.sharded import cpu_strategy, save_after, sharded_model
+from tests.helpers.accelerator import ACCELERATOR
+from tests.helpers.sharded import save_after, sharded_model, strategy_of
 from tests.helpers.tiny import loader
 
 # Another folder in each process, by the same path, as hosts have it.
@@ -70,7 +71,7 @@ def fit(pl, kind, *, crash=None, stop=None, start_only=False, ckpt_path=None, wi
     resume = callback_class(namespace, "AutoResume")(str(DIRECTORY), more.pop("resume", "auto"), identity, **more)
     save_after(3, 6)
     trainer = pl.Trainer(
-        accelerator="cpu", devices=1, num_nodes=WORLD, max_epochs=2, strategy=cpu_strategy(kind, pl.strategies),
+        accelerator=ACCELERATOR, devices=1, num_nodes=WORLD, max_epochs=2, strategy=strategy_of(kind, pl.strategies),
         callbacks=[
             resume,
             callback_class(namespace, "GracefulStop")(),
@@ -170,8 +171,8 @@ def tested(pl, kind, seen):
         forget_fits()
         resume = callback_class(Namespace(pl.__name__), "AutoResume")(str(DIRECTORY))
         trainer = pl.Trainer(
-            accelerator="cpu", devices=1, num_nodes=WORLD, max_steps=steps, strategy=cpu_strategy(kind, pl.strategies),
-            callbacks=[Grows(), best, resume], logger=False,
+            accelerator=ACCELERATOR, devices=1, num_nodes=WORLD, max_steps=steps,
+            strategy=strategy_of(kind, pl.strategies), callbacks=[Grows(), best, resume], logger=False,
             enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0, num_sanity_val_steps=0,
         )  # fmt: skip
         trainer.fit(model, loader())

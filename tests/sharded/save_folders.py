@@ -23,7 +23,8 @@ from lightning_sm._resume.fits import forget_fits
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, read_manifest
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
-from tests.helpers.sharded import cpu_strategy, save_after, sharded_model
+from tests.helpers.accelerator import ACCELERATOR
+from tests.helpers.sharded import save_after, sharded_model, strategy_of
 from tests.helpers.tiny import loader
 
 PL = Namespace("pytorch_lightning")
@@ -93,8 +94,9 @@ def fit(kind, directory, *callbacks, steps=6, async_save=False, saved_after=()):
     resume = callback_class(PL, "AutoResume")(os.path.join(directory, "job"), "never", async_save=async_save)
     save_after(*saved_after)
     trainer = pl.Trainer(
-        accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
-        max_steps=steps, strategy=cpu_strategy(kind, pl.strategies), callbacks=[resume, *callbacks], logger=False,
+        accelerator=ACCELERATOR, devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+        num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
+        max_steps=steps, strategy=strategy_of(kind, pl.strategies), callbacks=[resume, *callbacks], logger=False,
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
     )  # fmt: skip
     trainer.fit(sharded_model(pl), loader())

@@ -21,7 +21,7 @@ def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export")
     job = Job(folder, "-m", "tests.sharded.export_each_kind", timeout=400)
     job.command = ["-m", "tests.sharded.export_each_kind", str(folder), ",".join(["ddp", *SHARDED])]
-    assert job.torchrun(1, 2).codes == [0], job.output[-6000:]
+    assert set(job.torchrun(1, 2).codes) == {0}, job.output[-6000:]
     return folder
 
 

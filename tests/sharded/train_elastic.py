@@ -15,6 +15,7 @@ import torch
 
 import lightning_sm
 from lightning_sm._resume.fits import forget_fits
+from tests.helpers.accelerator import ACCELERATOR
 from tests.helpers.sharded import save_after, sharded_model
 from tests.helpers.tiny import loader, weights
 
@@ -42,7 +43,7 @@ class Model(type(sharded_model(pl))):
 def fit(folder, checkpoints=None):
     forget_fits()  # as in a new process
     settings = lightning_sm.trainer_settings(
-        accelerator="cpu",
+        accelerator=ACCELERATOR,
         strategy="ddp",
         max_epochs=2,
         logger=pl.loggers.CSVLogger(str(folder)),

@@ -20,7 +20,7 @@ from lightning_sm._resume.fits import forget_fits
 from lightning_sm._resume.storage import Storage
 from lightning_sm.callbacks import ModelExport, auto_resume
 from lightning_sm.errors import CheckpointError
-from tests.helpers.sharded import cpu_strategy, save_after, sharded_model
+from tests.helpers.sharded import save_after, sharded_model, strategy_of
 from tests.helpers.tiny import loader
 
 PL = next(each for each in installed_namespaces() if each.name == "lightning.pytorch").module()
@@ -82,7 +82,7 @@ def trainer_for(directory, *callbacks, refused=False):
         **trainer_settings(
             sagemaker={"checkpoint_dir": directory, "report": False, "log_metrics": False, "export": False},
             trainer_class=PL.Trainer, max_epochs=EPOCHS, accelerator="cpu", callbacks=list(callbacks),
-            strategy=cpu_strategy("fsdp2", PL.strategies), logger=False, enable_progress_bar=False,
+            strategy=strategy_of("fsdp2", PL.strategies), logger=False, enable_progress_bar=False,
             enable_model_summary=False, plugins=plugins(refused),
         )
     )  # fmt: skip

@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 
 import lightning_sm
-from tests.helpers.sharded import cpu_strategy, sharded_model
+from tests.helpers.sharded import sharded_model, strategy_of
 from tests.helpers.tiny import loader
 
 
@@ -32,7 +32,7 @@ def train(kind, epochs, waits):
     job_dirs = {"checkpoint_dir": f"/opt/ml/checkpoints/{kind}", "model_dir": f"{os.environ['SM_MODEL_DIR']}/{kind}"}
     # For two hosts of one process each, where no launcher sets WORLD_SIZE.
     arguments = {"data_parallel_size": 2} if kind.startswith("fsdp2") else {}
-    strategy, seen = cpu_strategy(kind, pl.strategies, **arguments), Seen(kind, waits)
+    strategy, seen = strategy_of(kind, pl.strategies, **arguments), Seen(kind, waits)
     trainer = pl.Trainer(
         **lightning_sm.trainer_settings(
             sagemaker={**job_dirs, "save_every": "2s", "report": False},

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytorch_lightning as pl
 import torch
 
-from tests.helpers.sharded import cpu_strategy, gathered_weights, save_after
+from tests.helpers.accelerator import ranks
+from tests.helpers.sharded import gathered_weights, save_after, strategy_of
 from tests.helpers.sharded_setups import SHARDED_SETUPS, names_of
 from tests.helpers.tiny import loader
 
@@ -60,9 +61,8 @@ def train(name, kind, settings, kill_at=None, ckpt_path=None, **more):
     pl.seed_everything(3, verbose=False)
     made, record = SHARDED_SETUPS[name](pl, kind), Record(kill_at)
     arguments = {
-        "accelerator": "cpu",
-        "devices": 2,
-        "strategy": cpu_strategy(kind, pl.strategies, **made.strategy),
+        **ranks(2),
+        "strategy": strategy_of(kind, pl.strategies, **made.strategy),
         "max_epochs": EPOCHS,
         "logger": False,
         "log_every_n_steps": 1,

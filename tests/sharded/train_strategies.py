@@ -17,7 +17,7 @@ import torch.distributed as dist
 import lightning_sm
 from lightning_sm import SMDDPDeepSpeedStrategy, SMDDPFSDPStrategy, SMDDPModelParallelStrategy, SMDDPStrategy
 from tests.helpers.plain import end_process_group
-from tests.helpers.sharded import cpu_strategy, sharded_model
+from tests.helpers.sharded import sharded_model, strategy_of
 from tests.helpers.tiny import loader
 from tests.sharded import smp_fsdp
 
@@ -32,7 +32,7 @@ _OURS = {
 
 def _strategy(kind, backend):
     arguments = {"data_parallel_size": "auto"} if kind.startswith("fsdp2") else {}
-    return cpu_strategy(kind, _OURS, process_group_backend=backend, timeout=timedelta(seconds=90), **arguments)
+    return strategy_of(kind, _OURS, process_group_backend=backend, timeout=timedelta(seconds=90), **arguments)
 
 
 def _weights(kind, model):

@@ -20,7 +20,7 @@ from lightning_sm._lightning import installed_namespaces
 from lightning_sm._sagemaker.job import TrainingJob
 from tests.helpers.forks import pause_before_forks
 from tests.helpers.setups import Size
-from tests.helpers.sharded import cpu_strategy, gathered_weights, shard_by_layers
+from tests.helpers.sharded import gathered_weights, shard_by_layers, strategy_of
 from tools.faults.damage import digest
 from tools.faults.plan import LIBRARY
 from tools.faults.programs import PARTS, PROGRAMS
@@ -165,7 +165,7 @@ class Run:
         }
         arguments["callbacks"] = [self.teller, *arguments.get("callbacks", [])]
         if self.kind:
-            arguments["strategy"] = cpu_strategy(self.kind, pl.strategies, **_mesh(self.kind))
+            arguments["strategy"] = strategy_of(self.kind, pl.strategies, **_mesh(self.kind))
             arguments["callbacks"].append(self.gather)
         return pl.Trainer(**lightning_sm.trainer_settings(sagemaker=self.options, **arguments))
 
