@@ -17,7 +17,7 @@ def averaging(pl):
             if self.average is None:
                 self.average = copy.deepcopy(pl_module.layers.state_dict())
             for name, value in pl_module.layers.state_dict().items():
-                self.average[name] = 0.9 * self.average[name] + 0.1 * value
+                self.average[name] = 0.9 * self.average[name].to(value.device) + 0.1 * value
 
         def on_validation_start(self, trainer, pl_module):
             if self.average is not None:

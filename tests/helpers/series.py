@@ -43,7 +43,7 @@ def train_fit(name, size, directory, seed=7, save_every=0.01, resumed=False, ckp
 
 def train_keeping_all(name, size, directory, **more):
     """The same, with all saves kept."""
-    with mock.patch("lightning_sm._resume.series.Series.remove_replaced"):
+    with mock.patch("lightning_sm._resume.series.Series.remove_but"):
         return train_fit(name, size, directory, **more)
 
 
@@ -64,7 +64,7 @@ def continue_from(record, directory, copy, name, size, save_every=600.0, **more)
         shutil.copy(series / f"{stem}.json", target)
     if dist.is_initialized():
         dist.barrier()
-    with mock.patch("lightning_sm._resume.series.Series.remove_replaced"):
+    with mock.patch("lightning_sm._resume.series.Series.remove_but"):
         return train_fit(name, size, copy, resumed=True, save_every=save_every, **more)
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.accelerator import ON_GPU
 from tests.helpers.environ import torchrun, without_launcher
 from tests.helpers.opt_ml import OptMl
 from tests.helpers.processes import free_port
@@ -158,7 +159,8 @@ class Job:
         environ = opt_ml.hyperparameters(**self.hyperparameters).environ()
         if self.base is not None:
             environ["SAGEMAKER_BASE_DIR"] = str(self.base)
-        return {**environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "SM_NUM_GPUS": "0"}
+        gpus = {"SM_NUM_GPUS": str(int(ON_GPU)), "NCCL_HOSTID": name}
+        return {**environ, **gpus, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
     def wait_for(self, is_there, timeout=120.0):
         """Wait until what was told in this attempt satisfies a function; return whether it did before its end."""

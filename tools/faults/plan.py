@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import Sequence, Tuple
 
+from tests.helpers.accelerator import ON_GPU
 from tests.helpers.setups import SETUPS
 from tools.faults.programs import PROGRAMS
 from tools.faults.results import RESULT_SETUPS
@@ -162,6 +163,8 @@ def draw(seed: int, setups: Sequence[str], *, mounts: bool, strategies: Sequence
     # Two processes in a third of the runs.
     worlds = ((1, 1), (1, 1), (1, 1), (1, 1), (1, 2), (2, 1)) if not strategy else ((1, 2), (2, 1))[: 1 + mounts]
     hosts, processes = chance.choice(worlds)
+    if ON_GPU and processes > 1:
+        hosts, processes = processes, 1
     setup = chance.choice(setups) if strategy else _in_turn(seed, setups)
     if setup in ALONE:
         hosts, processes = 1, 1

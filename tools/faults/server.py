@@ -20,6 +20,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from tests.helpers.accelerator import ON_GPU
+
 __all__ = ["Server", "Started"]
 
 # What a fit imports late.
@@ -117,14 +119,9 @@ class Started:
 
 def _serve(namespace, *modules):
     """Fork for each request, until there are no more; return the request in the process that was forked."""
-    # Only GPUs need it, and its bindings complain at the exit about what is frozen below.
-    sys.modules["triton"] = None
-    logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)
-    own = (namespace, f"{namespace}.callbacks", f"{namespace}.strategies", f"{namespace}.loggers")
-    for name in (*_MODULES, *own, *modules):
-        __import__(name)
-    with suppress(ModuleNotFoundError):  # before torch 2.7
-        __import__("torch.utils.serialization")
+    # Lightning's import asks for GPUs, after which CUDA works in no process that is forked.
+    if not ON_GPU:
+        _import(namespace, *modules)
     reading, waking = os.pipe()
     os.set_blocking(waking, False)
     signal.set_wakeup_fd(waking)
@@ -155,6 +152,17 @@ def _serve(namespace, *modules):
                 return request
             codes[pid] = request["code"]
             print(pid, flush=True)
+
+
+def _import(namespace, *modules):
+    # Only GPUs need it, and its bindings complain at the exit about what is frozen afterwards.
+    sys.modules["triton"] = None
+    logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)
+    own = (namespace, f"{namespace}.callbacks", f"{namespace}.strategies", f"{namespace}.loggers")
+    for name in (*_MODULES, *own, *modules):
+        __import__(name)
+    with suppress(ModuleNotFoundError):  # before torch 2.7
+        __import__("torch.utils.serialization")
 
 
 def _reap(codes):

@@ -18,6 +18,7 @@ import torch
 import lightning_sm
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._sagemaker.job import TrainingJob
+from tests.helpers.accelerator import ACCELERATOR
 from tests.helpers.forks import pause_before_forks
 from tests.helpers.setups import Size
 from tests.helpers.sharded import gathered_weights, shard_by_layers, strategy_of
@@ -156,7 +157,7 @@ class Run:
     def trainer(self, **arguments):
         """A new trainer with what every fit of the campaign has."""
         arguments = {
-            "accelerator": "cpu",
+            "accelerator": ACCELERATOR,
             "logger": Metrics(self),
             "log_every_n_steps": 1,
             "enable_progress_bar": False,

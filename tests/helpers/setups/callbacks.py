@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lightning_sm._sagemaker.job import TrainingJob
+from tests.helpers.accelerator import ON_GPU
 from tests.helpers.callbacks import averaging, unfreezing, warming
 from tests.helpers.setups.core import (
     BATCH_SIZE,
@@ -102,7 +103,7 @@ def metric_wrappers(pl, size):
             self.metrics = {"loss": torchmetrics.MeanMetric()}
 
         def on_train_batch_end(self, trainer, pl_module, outputs, *_):
-            self.metrics["loss"].update(outputs["loss"].detach())
+            self.metrics["loss"].update(outputs["loss"].item())
 
         def on_train_epoch_end(self, trainer, pl_module):
             pl_module.log("watched", self.metrics["loss"].compute(), sync_dist=True)
@@ -131,7 +132,9 @@ def stochastic_weight_averaging(pl, size):
 
 @setup
 def weight_averaging(pl, size):
-    return Setup(batch_norm_net(pl), shuffled(size), in_order(), {"callbacks": [pl.callbacks.WeightAveraging()]})
+    # On GPUs torch's AveragedModel fails with the counters of batch norms, which are integers.
+    model = net(pl)() if ON_GPU else batch_norm_net(pl)
+    return Setup(model, shuffled(size), in_order(), {"callbacks": [pl.callbacks.WeightAveraging()]})
 
 
 @setup
@@ -180,7 +183,7 @@ def average_swapped_in_at_the_start(pl, size):
 
         def on_train_batch_end(self, trainer, pl_module, *_):
             for name, value in pl_module.layers.state_dict().items():
-                self.average[name] = 0.9 * self.average[name] + 0.1 * value
+                self.average[name] = 0.9 * self.average[name].to(value.device) + 0.1 * value
 
         def on_validation_epoch_start(self, trainer, pl_module):
             self._swap(pl_module)
@@ -284,9 +287,11 @@ def attributes(pl, size):
         def __init__(self):
             super().__init__()
             self.layers.append(Scale())
-            self.own_weight = [self.layers[0].weight, self.layers[0].bias.detach()]  # these stay the model's
             self.losses, self.recent, self.counts = [], deque(maxlen=3), defaultdict(list)
             self.hidden = self.first = None
+
+        def on_fit_start(self):
+            self.own_weight = [self.layers[0].weight, self.layers[0].bias.detach()]  # these stay the model's
 
         def on_train_epoch_start(self):
             self.batches, self.largest = [], numpy.zeros(1)
@@ -423,7 +428,7 @@ class Average:
     def update(self, module):
         self.steps += 1
         for name, value in module.state_dict().items():
-            self.weights[name] = self.weights.get(name, value) * 0.9 + value.detach() * 0.1
+            self.weights[name] = self.weights.get(name, value).to(value.device) * 0.9 + value.detach() * 0.1
 
 
 class Meter:
