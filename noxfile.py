@@ -32,6 +32,12 @@ _REHEARSALS = (
     "tests/toolkits",
     "tests/tools/test_acceptance.py",
 )
+# What trains on a GPU as on CPUs, with two ranks as two hosts.
+_ON_GPU = (
+    "tests/resume/test_setups.py", "tests/observe/test_same_training.py", "tests/fits/test_programs.py",
+    "tests/processes/test_resume.py", "tests/processes/test_communication.py", "tests/processes/test_failures.py",
+    "tests/sharded/test_resuming.py", "tests/sharded/test_saving.py", "tests/sharded/test_export.py",
+)  # fmt: skip
 _FORMATTED = ("lightning_sm", "tests", "tools", "examples", "benchmarks", "noxfile.py")
 
 
@@ -176,10 +182,15 @@ def exports(session: nox.Session) -> None:
 
 @nox.session
 def gpu(session: nox.Session) -> None:
-    """Show on one GPU all that one can, in 15 minutes at most, and the same on the CPU; print a table."""
+    """Show on one GPU all that one can, and the same on the CPU; print a table. Two ranks share the GPU."""
     _prepare(session)
     _install(session, "deepspeed", *_extra("export"))
     session.run("python", "-m", "pytest", "-m", "full", "--session-timeout", "900", "tests/gpu", *session.posargs)
+    if session.run("python", "-c", "import torch; print(torch.cuda.is_available())", silent=True).strip() != "True":
+        return
+    on_gpu = {"TESTS_ACCELERATOR": "gpu", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    options = ("-m", "", "-n", "4", "--dist", "loadfile", "-k", "not one_host")
+    session.run("python", "-m", "pytest", *options, *_ON_GPU, env=on_gpu)
 
 
 @nox.session

@@ -3,6 +3,7 @@ import itertools
 import pytest
 
 from tests.fits.jobs import Job
+from tests.helpers.accelerator import ON_GPU
 from tests.helpers.processes import ROOT
 from tools.faults.server import Server
 
@@ -21,6 +22,8 @@ def job(server, tmp_path):
     numbers = itertools.count()
 
     def make(*programs, **more):
+        if ON_GPU and more.get("processes", 1) > 1:
+            pytest.skip("one GPU is for one process of a host")
         return Job(server, tmp_path / f"job-{next(numbers)}", *programs, **more)
 
     return make

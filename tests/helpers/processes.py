@@ -129,6 +129,8 @@ class Job:
         mpirun = shutil.which("mpirun")
         if mpirun is None:
             pytest.skip("mpirun is not installed (Debian: openmpi-bin)")
+        if ON_GPU:
+            pytest.skip("one GPU is for one process of a host")
         (host,) = self._hosts(1)
         start = [mpirun, "-np", str(processes), "--allow-run-as-root", "--oversubscribe", sys.executable]
         return self._finish([(start, {**host, **self._main_host()})], python=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.accelerator import ON_GPU
 from tests.helpers.processes import Job
 from tests.observe.made_up import Page
 
@@ -66,9 +67,10 @@ def test_the_first_cause_is_the_reason_on_every_host(tmp_path, launch, how):
         assert " failed " in page.shown
         assert reasons["algo-1"] in page.shown
         assert ["processes", "2"] in page.rows
-        assert ["backend", "gloo"] in page.rows
+        assert ["backend", "nccl" if ON_GPU else "gloo"] in page.rows
 
 
+@pytest.mark.skipif(ON_GPU, reason="where a rank is lost, NCCL raises no error")
 def test_a_program_that_goes_on_after_the_error_of_its_fit_is_not_ended(tmp_path):
     job, reasons = play(tmp_path, "one_process_on_two_hosts", "uploads")
     assert (tmp_path / "uploaded").exists(), job.output[-6000:]
