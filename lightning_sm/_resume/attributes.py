@@ -73,6 +73,8 @@ _ITERATOR = "is an iterator"
 _OTHER = "is no number, text, tensor, array, generator or container of these"
 # The key of ``requires_grad`` of the model's parameters, which is no attribute in ``vars``.
 _TRAINED = "requires_grad"
+# The key of the classes of the model's modules, of which a program may put others into the model.
+_CLASSES = "classes of modules"
 
 Packed = Dict[str, Dict[str, Any]]
 
@@ -127,6 +129,10 @@ class Attributes:
         for owner, values in self._read(trainer, owners.items(), others).items():
             before = self._before.get(owner, {})
             changed, lost = changed_values(before, values)
+            if owner == _CLASSES:
+                for name, cls in changed.items():
+                    self._tell(trainer, "model", name, f"has become a {cls}")
+                continue
             if owner.startswith(_DATA_SET):
                 changed = _without_numbers_of_what_was_made(before, changed, lost)
             for name in lost:
@@ -219,7 +225,10 @@ class Attributes:
         bare = _bare_names(self._namespace)
         is_fsdp = strategy_kind(strategy_of(trainer)) == "fsdp"
         parameters = trainer.lightning_module.named_parameters()
-        found: Packed = {_TRAINED: {name: each.requires_grad for name, each in parameters}}
+        found: Packed = {
+            _TRAINED: {name: each.requires_grad for name, each in parameters},
+            _CLASSES: _classes_of(trainer.lightning_module),
+        }
         for owner, each in owners:
             if owner.startswith("callback"):
                 left_out: Tuple[type, ...] = (bool,)
@@ -253,6 +262,12 @@ class Attributes:
         if name not in self._told and owner.startswith(("model", "callback", "optimizer")) and trainer.is_global_zero:
             log.warning("Not saved for a restart: the attribute %s, which %s.", name, why)
         self._told.add(name)
+
+
+def _classes_of(model: Any) -> Dict[str, str]:
+    """The class of each module but of metrics, whose wrappers add some; lazy ones get theirs with the first batch."""
+    classes = {name: getattr(each, "cls_to_become", None) or type(each) for name, each in model.named_modules()}
+    return {name: cls.__qualname__ for name, cls in classes.items() if not cls.__module__.startswith("torchmetrics")}
 
 
 class _Stateful:
@@ -477,11 +492,11 @@ def set_data_set_values(loader: Any, values: Packed, device: Any) -> None:
 
 
 def _address(tensor: Any) -> Any:
-    """Where the numbers of a tensor are; ``None`` for one that holds others, such as a ``DTensor``."""
-    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+    """Where the numbers of a tensor are; ``None`` for one that holds others, such as a ``DTensor``, or none yet."""
     try:
+        storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
         return storage.data_ptr()
-    except RuntimeError:
+    except (RuntimeError, ValueError):  # the latter of a lazy module before its first batch
         return None
 
 
@@ -550,14 +565,19 @@ def _packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) ->
         is_iterator = hasattr(type(value), "__next__") and not hasattr(value, "read")
         # A module makes another dictionary each time.
         number = 0 if isinstance(value, dict) else id(value)
-        return _NotSaved(_ITERATOR if is_iterator else str(error), number, _version(value))
+        return _NotSaved(_ITERATOR if is_iterator else str(error), number, _version(value, others))
 
 
-def _version(value: Any, depth: int = 2) -> int:
-    """What changes when a value is changed in place, as far as a look at its items, or at some numbers, tells."""
+def _version(value: Any, others: Set[Any], depth: int = 2) -> int:
+    """What changes when a value is changed in place, as far as a look at its items, or at some numbers, tells.
+
+    Numbers of what is restored otherwise do not count, as in an LSTM's list of its weights.
+    """
     import torch
 
     if isinstance(value, torch.Tensor):
+        if value.layout is torch.strided and _address(value) in others:
+            return id(value)
         version, some = 0, []
         with suppress(Exception):  # one without numbers, as on the device meta, or with none that Python has
             version = 0 if value.is_inference() else value._version
@@ -570,7 +590,8 @@ def _version(value: Any, depth: int = 2) -> int:
         if depth == 0 or len(items) > _MANY:
             return hash(tuple(map(id, items)))
         kinds = (torch.Tensor, list, dict)
-        return hash(tuple(_version(each, depth - 1) if isinstance(each, kinds) else id(each) for each in items))
+        versions = (_version(each, others, depth - 1) if isinstance(each, kinds) else id(each) for each in items)
+        return hash(tuple(versions))
     if type(value).__module__ == "numpy" and hasattr(value, "flat"):
         return hash(value.flat[:: value.size // 4096 + 1].tobytes())
     try:

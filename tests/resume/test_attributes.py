@@ -18,6 +18,7 @@ from tests.helpers.interrupted import NAMESPACE, pl
 from tests.helpers.series import LIBRARY, saves_of, train_fit
 from tests.helpers.setups import Setup, Size
 from tests.helpers.setups.core import net, shuffled
+from tests.resume.test_setups import differences, few
 
 EMPTY, TRACED = torch.empty(0), torch.ones(2, requires_grad=True)
 
@@ -324,16 +325,23 @@ def test_what_cannot_be_saved_is_named_once_and_the_rest_is_saved(lines):
     model = Model()
     model.words, model.rule, model.bank = ["a"] * 10**6, torch.nn.functional.mse_loss, torch.zeros(2 * 10**6)
     model.table, model.frozen = torch.zeros(2 * 10**6), [torch.nn.Linear(1200, 1200)]
+    model.loss, model.metrics = torch.nn.MSELoss(), torch.nn.ModuleList()
+    model.lstm, model.lazy = torch.nn.LSTM(2, 2), torch.nn.LazyLinear(2)
     trainer, kept = trainer_of(model), Attributes(NAMESPACE)
     kept.begin(trainer)
     model.first, model.memory, model.last = 1, deque(range(10**6)), [torch.zeros(10)]
-    model.rule = torch.nn.functional.l1_loss
+    model.rule, model.loss = torch.nn.functional.l1_loss, torch.nn.L1Loss()
+    # Which torch changes, and torchmetrics: nothing to tell.
+    model.lazy(torch.zeros(1, 2))
+    model.lstm.weight_hh_l0.data.add_(1)
+    model.metrics.append(torchmetrics.MeanMetric())
     # As Lightning does with DDP and FSDP at the first step (``_ForwardRedirection``).
     model.forward = model.forward
     model.bank[0] = 1
     found = [kept.state(trainer), kept.state(trainer)]
     assert [list(each["model"]) for each in found] == [["first", "last"]] * 2
     assert lines == [
+        "Not saved for a restart: the attribute model.loss, which has become a L1Loss.",
         "Not saved for a restart: the attribute model.rule, which is no number, text, tensor, array, "
         "generator or container of these.",
         "Not saved for a restart: the attribute model.bank, which takes more than 4 MiB.",
@@ -442,3 +450,15 @@ def test_a_search_within_the_training_is_no_start_of_it(tmp_path, monkeypatch):
     train_fit("searching", Size(epochs=2, batches=4), tmp_path, enable_checkpointing=False)
     last = torch.load(next(tmp_path.glob("*/fit-0/" + saves_of(tmp_path)[-1]["name"])))
     assert last["lightning_sm"]["ranks"][0]["attributes"]["model"] == {"first": 1}
+
+
+def test_layers_that_get_their_weights_with_the_first_batch(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def lazy(pl, size):
+        model = net(pl)()
+        model.layers = torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(1))
+        return Setup(model, shuffled(size))
+
+    monkeypatch.setitem(LIBRARY, "lazy", lazy)
+    assert differences("lazy", tmp_path, few) == {}
