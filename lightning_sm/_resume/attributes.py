@@ -41,6 +41,8 @@ _ITEM_BYTES = 64
 _MAX_DATA_SETS = 20
 # Of so many items of a container it is looked at what has changed in them.
 _MANY = 10_000
+# As many containers within each other are saved: one that holds itself has no end.
+_MAX_DEPTH = 50
 # As many objects that others hold.
 _MAX_HELD = 100
 # Modules of Python with classes that hold nothing, or nothing but attributes.
@@ -307,6 +309,7 @@ class _Room:
 
     def __init__(self, size: int) -> None:
         self._size = self.left = size
+        self.depth = 0
 
     def take(self, size: int) -> None:
         self.left -= size
@@ -562,7 +565,8 @@ def _packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) ->
             return (_GENERATOR, get_generator_state(value))
         return _pack(value, others, _Room(size))
     except _NotSavedError as error:
-        is_iterator = hasattr(type(value), "__next__") and not hasattr(value, "read")
+        # An object may answer to any name, or with an error.
+        is_iterator = hasattr(type(value), "__next__") and not hasattr(type(value), "read")
         # A module makes another dictionary each time.
         number = 0 if isinstance(value, dict) else id(value)
         return _NotSaved(_ITERATOR if is_iterator else str(error), number, _version(value, others))
@@ -636,13 +640,22 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
         room.take(8 * len(value))
         return (name, torch.tensor(value, dtype=torch.int64))
     if kind is deque:
-        return (name, [_pack(each, others, room) for each in value], value.maxlen)
+        return (name, _pack_each(value, others, room), value.maxlen)
     if _SEQUENCES.get(name) is kind:
-        return (name, [_pack(each, others, room) for each in value])
-    factory = getattr(getattr(value, "default_factory", None), "__name__", "")
+        return (name, _pack_each(value, others, room))
+    factory = getattr(value.default_factory, "__name__", "") if kind is defaultdict else ""
     if _MAPPINGS.get(name) is kind or (kind is defaultdict and _FACTORIES.get(factory) is value.default_factory):
-        return (name, [(_pack(key, others, room), _pack(each, others, room)) for key, each in value.items()], factory)
+        return (name, list(zip(_pack_each(value, others, room), _pack_each(value.values(), others, room))), factory)
     raise _NotSavedError(_OTHER)
+
+
+def _pack_each(values: Iterable[Any], others: Set[Any], room: _Room) -> List[Any]:
+    room.depth += 1
+    if room.depth > _MAX_DEPTH:
+        raise _NotSavedError(f"nests more than {_MAX_DEPTH} containers")
+    packed = [_pack(each, others, room) for each in values]
+    room.depth -= 1
+    return packed
 
 
 def _unpack(packed: Any, device: Any) -> Any:

@@ -100,6 +100,19 @@ class Unmeasured:
         raise TypeError
 
 
+class Unknowing:
+    """As handles of processes elsewhere, which answer to each name with an error."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+def list_of_itself():
+    found = []
+    found.append(found)
+    return found
+
+
 @pytest.mark.parametrize(
     "value_of",
     [
@@ -108,6 +121,8 @@ class Unmeasured:
         lambda model: [model.layer],
         lambda model: {"a": object()},
         lambda model: Unmeasured(),
+        lambda model: Unknowing(),
+        lambda model: list_of_itself(),
         lambda model: defaultdict(lambda: 0),
         lambda model: numpy.array(["a", None]),
         lambda model: torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.long), torch.ones(1)),
@@ -118,6 +133,8 @@ class Unmeasured:
         "a layer",
         "an object",
         "a length that raises",
+        "names that raise",
+        "a list of itself",
         "a function",
         "objects",
         "a sparse tensor",
