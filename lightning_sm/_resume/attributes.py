@@ -268,8 +268,11 @@ class Attributes:
 
 def _classes_of(model: Any) -> Dict[str, str]:
     """The class of each module but of metrics, whose wrappers add some; lazy ones get theirs with the first batch."""
-    classes = {name: getattr(each, "cls_to_become", None) or type(each) for name, each in model.named_modules()}
-    return {name: cls.__qualname__ for name, cls in classes.items() if not cls.__module__.startswith("torchmetrics")}
+    return {
+        name: (getattr(each, "cls_to_become", None) or type(each)).__qualname__
+        for name, each in model.named_modules()
+        if not (_is_metric(each) or type(each).__module__.startswith("torchmetrics"))
+    }
 
 
 class _Stateful:
