@@ -123,7 +123,7 @@ def fit(module, kind, own=None, **arguments):
 
 
 def group(folder):
-    """What the process group of one rank is, and what its collectives give."""
+    """What the process group is, and what its collectives give."""
     trainer = fit(Net(), "ddp", {"checkpoint_dir": f"{folder}/saves-{_RANK}"})
     strategy = trainer.strategy
     value = torch.tensor([1.5, 2.5 + _RANK], device=strategy.root_device)
