@@ -163,7 +163,7 @@ def mlflow(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize(
     "library",
-    ("pytorch-forecasting", "u8darts[torch]", "neuralforecast", "chemprop", "scvi-tools", "nequip", "litdata"),
+    ("pytorch-forecasting", "u8darts[torch]", "neuralforecast", "chemprop", "scvi-tools", "nequip", "litdata", "monai"),
 )
 def libraries(session: nox.Session, library: str) -> None:
     """Interrupt programs of libraries that train by Lightning; each has requirements of its own."""

@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from lightning_sm._installed import is_installed
@@ -21,7 +22,13 @@ from lightning_sm._lightning.results import MAX_STATE_BYTES, metric_states, set_
 from lightning_sm._lightning.strategies import is_sharded, strategy_kind
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
-from lightning_sm._resume.random_state import generators_of, get_generator_state, is_generator, set_generator_state
+from lightning_sm._resume.random_state import (
+    generators_of,
+    generators_within,
+    get_generator_state,
+    is_generator,
+    set_generator_state,
+)
 
 __all__ = [
     "TRAINER",
@@ -461,6 +468,10 @@ def _data_sets(loader: Any) -> Iterator[Tuple[str, Any]]:
             yield from _held(f"{key} {type(data).__qualname__}", data, found, _MAX_HELD)
         seen.append(data)
         data, key = getattr(data, "dataset", None), f"{key} of"
+    # Of libraries' transforms, too.
+    generators = SimpleNamespace()
+    vars(generators).update(generators_within([getattr(loader, name, None) for name in ("dataset", "collate_fn")]))
+    yield " generators", generators
 
 
 def data_set_values(loader: Any) -> Packed:

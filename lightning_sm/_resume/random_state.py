@@ -11,6 +11,7 @@ from lightning_sm._lightning.stand_in import original
 __all__ = [
     "contents_of_samplers",
     "generators_of",
+    "generators_within",
     "get_generator_state",
     "get_process_state",
     "get_sampler_state",
@@ -24,6 +25,10 @@ __all__ = [
 _LIBRARIES = frozenset({"torch", "lightning", "pytorch_lightning", "lightning_fabric", "torchdata"})
 _DATA = frozenset({"dataset", "data_source"})
 _ARGUMENTS = frozenset({"batch_size", "num_workers", "prefetch_factor", "timeout"})
+# How many objects are looked at for generators that they hold, and items of each container.
+_MAX_OBJECTS, _MAX_ITEMS = 1_000, 100
+# Packages whose objects hold the whole program.
+_WHOLE = _LIBRARIES - {"torch", "torchdata"} | {"lightning_sm", "logging", "multiprocessing", "threading"}
 # Set by ``seed_everything``, which may draw another seed in each attempt. Distributed samplers are made with it.
 _SEED = "PL_GLOBAL_SEED"
 
@@ -140,6 +145,40 @@ def _is_sampler(value: Any) -> bool:
     from torch.utils.data import Sampler
 
     return isinstance(value, Sampler) or type(value).__name__ == "_DatasetSamplerWrapper"
+
+
+def generators_within(value: Any) -> Dict[str, Any]:
+    """The generators in what a value holds, such as a library's transforms, by paths; not those of the process.
+
+    Nothing is called of what is looked at: some objects answer with new ones, or change when they are asked.
+    """
+    import numpy
+    import torch
+
+    seen = set(map(id, (torch.default_generator, vars(random)["_inst"], vars(numpy.random.mtrand)["_rand"])))
+    places, found = [("", value)], {}
+    for path, each in places:  # grows
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if is_generator(each):
+            found[path] = each
+        elif len(places) < _MAX_OBJECTS:
+            places.extend((f"{path}.{name}", item) for name, item in _items_of(each))
+    return found
+
+
+def _items_of(value: Any) -> List[Tuple[Any, Any]]:
+    import torch
+
+    kind = type(value)
+    if kind in (list, tuple, dict):
+        items = value.values() if kind is dict else value
+        return list(enumerate(items)) if len(items) <= _MAX_ITEMS else []
+    is_left_out = issubclass(kind, (type, type(sys), torch.Tensor, torch.nn.Module))
+    if is_left_out or kind.__module__.partition(".")[0] in _WHOLE or not kind.__dictoffset__:
+        return []
+    return list(object.__getattribute__(value, "__dict__").items())
 
 
 def is_generator(value: Any) -> bool:

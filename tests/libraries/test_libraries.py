@@ -24,6 +24,7 @@ LIBRARIES = {
     "scvi": "scvi_model",
     "nequip": "nequip_train",
     "litdata": "litdata_streams",
+    "monai": "monai_transforms",
 }
 PATH = os.pathsep.join([str(PROGRAMS), str(PROGRAMS.parents[2])])
 

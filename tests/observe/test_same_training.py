@@ -24,7 +24,11 @@ def outcome(made, directory=None, callbacks=(), **more):
     """Train, and return all that a callback could have changed, and the lines that were logged."""
     own = []
     if directory is not None:
-        own = [callback_class(NAMESPACE, "TrainingMonitor")("1us", report=str(directory))]
+        own = [
+            callback_class(NAMESPACE, "TrainingMonitor")("1us", report=str(directory)),
+            callback_class(NAMESPACE, "AutoResume")(str(directory / "saves"), save_every=0.01),
+            callback_class(NAMESPACE, "FinetuningState")(),
+        ]
     arguments = {"max_epochs": SIZE.epochs, **ranks(), **made.arguments, **more}
     callbacks = [*arguments.pop("callbacks", []), *callbacks, *own]
     arguments["enable_progress_bar"] = bool(own)

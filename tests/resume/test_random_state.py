@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler
 
 from lightning_sm._resume.random_state import (
+    generators_within,
     get_process_state,
     get_sampler_state,
     set_process_state,
@@ -50,3 +51,17 @@ def test_a_seed_that_another_attempt_has_drawn_changes_no_order(monkeypatch):
     set_process_state(process)
     # Also of a loader that is made later.
     assert list(other.sampler) == list(loader.sampler) == list(sampler())
+
+
+def test_generators_are_found_wherever_they_are_held_but_the_process_has_its_own():
+    class Holds:
+        def __init__(self, *held):
+            self.held, self.me = held, self
+
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+    rng, generator = numpy.random.RandomState(1), torch.Generator()
+    held = Holds({"a": [rng, 3]}, Holds(generator, rng), torch.nn.ParameterList(), random, Holds)
+    assert generators_within(held) == {".held.0.0.0": rng, ".held.1.held.0": generator}
+    assert generators_within([numpy.random.mtrand._rand, torch.default_generator, random._inst]) == {}

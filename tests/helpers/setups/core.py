@@ -481,6 +481,24 @@ class OwnNoise(Numbers):
         return inputs + self.rng.normal(), target
 
 
+class Compose:
+    """A library's transform, as MONAI's: asked for its length it seeds its generator anew."""
+
+    def __init__(self):
+        self.parts = {"first": (numpy.random.RandomState(2),)}
+
+    def __len__(self):
+        self.__init__()
+        return 1
+
+    def __call__(self, inputs):
+        return inputs + self.parts["first"][0].rand()
+
+
+# Of an installed package.
+Compose.__module__ = "numpy"
+
+
 class Jitter:
     def __init__(self):
         self.generator = torch.Generator().manual_seed(2)
@@ -491,7 +509,10 @@ class Jitter:
 
 @setup
 def data_set_with_generators(pl, size):
-    return Setup(net(pl)(), DataLoader(OwnNoise(size.samples), batch_size=BATCH_SIZE, shuffle=True))
+    data = OwnNoise(size.samples)
+    data.library = Compose()
+    data.transforms.append(data.library)
+    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, shuffle=True))
 
 
 class CountingLoader(DataLoader):
