@@ -9,6 +9,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
+from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm.callbacks import callback_class
 from tests.helpers.accelerator import ranks
@@ -76,5 +77,5 @@ def outcome(trainer):
         "counters": (trainer.global_step, trainer.current_epoch),
         "rates": [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups],
         "random": float(torch.rand(())),
-        "random of the device": float(torch.rand((), device=trainer.strategy.root_device)),
+        "random of the device": float(torch.rand((), device=strategy_of(trainer).root_device)),
     }

@@ -509,7 +509,7 @@ class Jitter:
 
 @setup
 def data_set_with_generators(pl, size):
-    data = OwnNoise(size.samples)
+    data: Any = OwnNoise(size.samples)
     data.library = Compose()
     data.transforms.append(data.library)
     return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, shuffle=True))
