@@ -25,7 +25,13 @@ def run(tmp_path):
     # The program and the parts of these tests that it needs.
     (source / "tests" / "helpers").mkdir(parents=True)
     shutil.copy(_TESTS / "sharded" / "train_rehearsed.py", source)
-    for name in ("__init__.py", "helpers/__init__.py", "helpers/sharded.py", "helpers/tiny.py"):
+    for name in (
+        "__init__.py",
+        "helpers/__init__.py",
+        "helpers/accelerator.py",
+        "helpers/sharded.py",
+        "helpers/tiny.py",
+    ):
         shutil.copy(_TESTS / name, source / "tests" / name)
 
     def play(*words):
