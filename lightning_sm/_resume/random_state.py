@@ -4,7 +4,7 @@ import json
 import os
 import random
 import sys
-from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple
 
 from lightning_sm._lightning.stand_in import original
 
@@ -26,7 +26,7 @@ _LIBRARIES = frozenset({"torch", "lightning", "pytorch_lightning", "lightning_fa
 _DATA = frozenset({"dataset", "data_source"})
 _ARGUMENTS = frozenset({"batch_size", "num_workers", "prefetch_factor", "timeout"})
 # How many objects are looked at for generators that they hold, and items of each container.
-_MAX_OBJECTS, _MAX_ITEMS = 1_000, 100
+_MAX_OBJECTS, _MAX_ITEMS = 2_000, 100
 # Packages whose objects hold the whole program.
 _WHOLE = _LIBRARIES - {"torch", "torchdata"} | {"lightning_sm", "logging", "multiprocessing", "threading"}
 # Set by ``seed_everything``, which may draw another seed in each attempt. Distributed samplers are made with it.
@@ -164,20 +164,26 @@ def generators_within(value: Any) -> Dict[str, Any]:
         if is_generator(each):
             found[path] = each
         elif len(places) < _MAX_OBJECTS:
-            places.extend((f"{path}.{name}", item) for name, item in _items_of(each))
+            items = ((f"{path}.{name}", item) for name, item in _items_of(each))
+            places.extend(place for place in items if is_generator(place[1]) or _has_items(place[1]))
     return found
 
 
-def _items_of(value: Any) -> List[Tuple[Any, Any]]:
+def _has_items(value: Any) -> bool:
     import torch
 
     kind = type(value)
     if kind in (list, tuple, dict):
-        items = value.values() if kind is dict else value
-        return list(enumerate(items)) if len(items) <= _MAX_ITEMS else []
+        return len(value) <= _MAX_ITEMS
     is_left_out = issubclass(kind, (type, type(sys), torch.Tensor, torch.nn.Module))
-    if is_left_out or kind.__module__.partition(".")[0] in _WHOLE or not kind.__dictoffset__:
-        return []
+    return not is_left_out and kind.__module__.partition(".")[0] not in _WHOLE and kind.__dictoffset__ != 0
+
+
+def _items_of(value: Any) -> Iterable[Tuple[Any, Any]]:
+    if not _has_items(value):
+        return ()
+    if type(value) in (list, tuple, dict):
+        return enumerate(value.values() if type(value) is dict else value)
     return list(object.__getattribute__(value, "__dict__").items())
 
 

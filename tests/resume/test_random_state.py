@@ -62,6 +62,7 @@ def test_generators_are_found_wherever_they_are_held_but_the_process_has_its_own
             raise RuntimeError(name)
 
     rng, generator = numpy.random.RandomState(1), torch.Generator()
-    held = Holds({"a": [rng, 3]}, Holds(generator, rng), torch.nn.ParameterList(), random, Holds)
-    assert generators_within(held) == {".held.0.0.0": rng, ".held.1.held.0": generator}
+    samples = [{"image": [0.0] * 50, "label": [1] * 50} for _ in range(100)]
+    held = Holds(samples, {"a": [rng, 3]}, Holds(generator, rng), torch.nn.ParameterList(), random, Holds)
+    assert generators_within(held) == {".held.1.0.0": rng, ".held.2.held.0": generator}
     assert generators_within([numpy.random.mtrand._rand, torch.default_generator, random._inst]) == {}
