@@ -48,6 +48,8 @@ _ITEM_BYTES = 64
 _MAX_DATA_SETS = 20
 # Of so many items of a container it is looked at what has changed in them.
 _MANY = 10_000
+# Where the classes are that may be asked for their length.
+_COUNTED = ("array", "builtins", "collections", "pandas")
 # As many containers within each other are saved: one that holds itself has no end.
 _MAX_DEPTH = 50
 # As many objects that others hold.
@@ -614,7 +616,8 @@ def _version(value: Any, others: Set[Any], depth: int = 2) -> int:
         return hash(tuple(versions))
     if type(value).__module__ == "numpy" and hasattr(value, "flat"):
         return hash(value.flat[:: value.size // 4096 + 1].tobytes())
-    return 0
+    is_counted = type(value).__module__.partition(".")[0] in _COUNTED and hasattr(type(value), "__len__")
+    return len(value) if is_counted else 0
 
 
 def _pack(value: Any, others: Set[Any], room: _Room) -> Any:

@@ -342,7 +342,7 @@ def test_what_cannot_be_saved_is_named_once_and_the_rest_is_saved(lines):
     model = Model()
     model.words, model.rule, model.bank = ["a"] * 10**6, torch.nn.functional.mse_loss, torch.zeros(2 * 10**6)
     model.table, model.frozen = torch.zeros(2 * 10**6), [torch.nn.Linear(1200, 1200)]
-    model.loss, model.metrics = torch.nn.MSELoss(), torch.nn.ModuleList()
+    model.loss, model.metrics, model.raw = torch.nn.MSELoss(), torch.nn.ModuleList(), bytearray()
     model.lstm, model.lazy = torch.nn.LSTM(2, 2), torch.nn.LazyLinear(2)
     trainer, kept = trainer_of(model), Attributes(NAMESPACE)
     kept.begin(trainer)
@@ -351,6 +351,7 @@ def test_what_cannot_be_saved_is_named_once_and_the_rest_is_saved(lines):
     # Which torch changes, and torchmetrics: nothing to tell.
     model.lazy(torch.zeros(1, 2))
     model.lstm.weight_hh_l0.data.add_(1)
+    model.raw.extend(b"more")
     model.metrics.append(type("Own", (torchmetrics.MeanMetric,), {})())
     # As Lightning does with DDP and FSDP at the first step (``_ForwardRedirection``).
     model.forward = model.forward
@@ -362,6 +363,8 @@ def test_what_cannot_be_saved_is_named_once_and_the_rest_is_saved(lines):
         "Not saved for a restart: the attribute model.rule, which is no number, text, tensor, array, "
         "generator or container of these.",
         "Not saved for a restart: the attribute model.bank, which takes more than 4 MiB.",
+        "Not saved for a restart: the attribute model.raw, which is no number, text, tensor, array, "
+        "generator or container of these.",
         "Not saved for a restart: the attribute model.memory, which takes more than 4 MiB.",
     ]
 
