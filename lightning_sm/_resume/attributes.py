@@ -45,7 +45,7 @@ __all__ = [
 # About what an object of Python takes.
 _ITEM_BYTES = 64
 # As many data sets within each other are looked at.
-_MAX_DATA_SETS = 20
+_MAX_DATA_SETS = 100
 # Of so many items of a container it is looked at what has changed in them.
 _MANY = 10_000
 # Where the classes are that may be asked for their length.
@@ -460,19 +460,28 @@ def _has_state(value: Any, base: type) -> bool:
 
 
 def _data_sets(loader: Any) -> Iterator[Tuple[str, Any]]:
-    """The project's data sets of a loader, one within the other, and what they hold, by names that stay the same."""
-    data, key, seen = getattr(loader, "dataset", None), "", [loader]
+    """The project's data sets of a loader, those within others, its ``collate_fn``, and what they hold, by names."""
+    places, seen = [("", getattr(loader, "dataset", None))], [loader]
     found: Set[int] = set()
-    # One that wraps another's attributes may be its own data set, or answer to each name with a new object.
-    while data is not None and len(seen) < _MAX_DATA_SETS and all(data is not each for each in seen):
-        if _is_projects(data) and hasattr(data, "__dict__"):
+    for key, data in places:  # grows
+        # One that wraps another's attributes may be its own data set, or answer to each name with a new object.
+        if data is None or len(seen) > _MAX_DATA_SETS or any(data is each for each in seen):
+            continue
+        own = getattr(data, "__dict__", None)
+        if _is_projects(data) and own is not None:
             yield f"{key} {type(data).__qualname__}", data
             yield from _held(f"{key} {type(data).__qualname__}", data, found, _MAX_HELD)
         seen.append(data)
-        data, key = getattr(data, "dataset", None), f"{key} of"
+        places.append((f"{key} of", getattr(data, "dataset", None)))
+        parts = (own or {}).get("datasets")  # of torch's ConcatDataset, ChainDataset and StackDataset
+        if isinstance(parts, (list, tuple, dict)):
+            each = parts.values() if isinstance(parts, dict) else parts
+            places.extend((f"{key} of {index}", part) for index, part in enumerate(each))
+    collate = SimpleNamespace(collate_fn=getattr(loader, "collate_fn", None))
+    yield from _held(" loader", collate, found, _MAX_HELD)
     # Of libraries' transforms, too.
     generators = SimpleNamespace()
-    vars(generators).update(generators_within([getattr(loader, name, None) for name in ("dataset", "collate_fn")]))
+    vars(generators).update(generators_within([getattr(loader, "dataset", None), collate.collate_fn]))
     yield " generators", generators
 
 

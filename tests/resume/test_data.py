@@ -220,6 +220,33 @@ def own_loader(**workers):
     return with_loader(lambda size: ProjectLoader(Numbers(size.samples), BATCH_SIZE, shuffle=True, **workers))
 
 
+class Collates:
+    """Batches that grow with their number."""
+
+    count = 0
+
+    def __call__(self, samples):
+        self.count += 1
+        inputs, targets = torch.utils.data.default_collate(samples)
+        return inputs * (1 + 0.01 * self.count), targets
+
+
+class Mixes(Numbers):
+    """Samples into which the one before is mixed."""
+
+    last = 0.0
+
+    def __getitem__(self, index):
+        inputs, target = super().__getitem__(index)
+        mixed, self.last = 0.9 * inputs + 0.1 * self.last, inputs
+        return mixed, target
+
+
+def concatenated(size):
+    numbers = [torch.utils.data.Subset(Mixes(size.samples), range(8)), Mixes(size.samples - 8)]
+    return DataLoader(torch.utils.data.ConcatDataset(numbers), BATCH_SIZE, shuffle=True)
+
+
 ANEW = "what train_dataloader draws or counts"
 AUGMENTED = "random numbers that worker processes draw for Numbers, as for augmentation, start again"
 READ_AGAIN = "Generated is read again up to there, which takes time"
@@ -427,6 +454,10 @@ OTHERS = {
         lambda numbers, own: torch.utils.data.RandomSampler(numbers, generator=torch.Generator())
     ),
     "a state, shuffled as Lightning does for several processes": stateful(lambda numbers, own: Eager(own)),
+    "a function of batches that counts": with_loader(
+        lambda size: DataLoader(Numbers(size.samples), BATCH_SIZE, shuffle=True, collate_fn=Collates())
+    ),
+    "data sets in others": with_loader(concatenated),
     **BEGIN_AGAIN,
 }
 FAST = {KEPT, STATEFUL, "a stream that is told of epochs", "six unlabeled batches"}
