@@ -1,3 +1,4 @@
+import asyncio
 import os
 import signal
 import sys
@@ -123,6 +124,7 @@ def clean_process():
     ranks = {id(function): getattr(function, "rank", None) for function in rank_zero_onlys()}
     yield
     stop_watching()
+    _cancel_requests()
     after = dict(os.environ)
     os.environ.clear()
     os.environ.update(found)
@@ -136,6 +138,13 @@ def clean_process():
         distributed.destroy_process_group()
     assert not leaked, f"the test left these variables behind: {sorted(leaked)}"
     assert not has_group, "the test left a process group behind"
+
+
+def _cancel_requests():
+    """End what s3fs still tries again in its thread, between tries by random numbers of the process."""
+    loop = getattr(sys.modules.get("fsspec.asyn"), "loop", [None])[0]
+    if loop is not None:
+        loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
 
 
 @pytest.fixture

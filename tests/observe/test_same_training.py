@@ -1,4 +1,4 @@
-"""Progress lines, metric lines and the report together: a training is the same with and without them."""
+"""Progress lines, metric lines, the report and saves together: a training is the same with and without them."""
 
 import random
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lightning_sm._lightning import installed_namespaces
+from lightning_sm._resume.fits import forget_fits
 from lightning_sm.callbacks import callback_class
 from tests.helpers.accelerator import ranks
 from tests.helpers.interrupted import Logged
@@ -24,6 +25,7 @@ def outcome(made, directory=None, callbacks=(), **more):
     """Train, and return all that a callback could have changed, and the lines that were logged."""
     own = []
     if directory is not None:
+        forget_fits()  # as in a new process
         own = [
             callback_class(NAMESPACE, "TrainingMonitor")("1us", report=str(directory)),
             callback_class(NAMESPACE, "AutoResume")(str(directory / "saves"), save_every=0.01),
