@@ -475,14 +475,12 @@ def _data_sets(loader: Any) -> Iterator[Tuple[str, Any]]:
         places.append((f"{key} of", getattr(data, "dataset", None)))
         parts = (own or {}).get("datasets")  # of torch's ConcatDataset, ChainDataset and StackDataset
         if isinstance(parts, (list, tuple, dict)):
-            each = parts.values() if isinstance(parts, dict) else parts
-            places.extend((f"{key} of {index}", part) for index, part in enumerate(each))
-    collate = SimpleNamespace(collate_fn=getattr(loader, "collate_fn", None))
-    yield from _held(" loader", collate, found, _MAX_HELD)
+            parts = parts.values() if isinstance(parts, dict) else parts
+            places.extend((f"{key} of {index}", part) for index, part in enumerate(parts))
+    collate = getattr(loader, "collate_fn", None)
+    yield from _held(" loader", SimpleNamespace(collate_fn=collate), found, _MAX_HELD)
     # Of libraries' transforms, too.
-    generators = SimpleNamespace()
-    vars(generators).update(generators_within([getattr(loader, "dataset", None), collate.collate_fn]))
-    yield " generators", generators
+    yield " generators", SimpleNamespace(**generators_within([getattr(loader, "dataset", None), collate]))
 
 
 def data_set_values(loader: Any) -> Packed:
@@ -606,7 +604,7 @@ def _version(value: Any, others: Set[Any], depth: int = 2) -> int:
     import torch
 
     if isinstance(value, torch.Tensor):
-        if value.layout is torch.strided and _address(value) in others:
+        if _address(value) in others:
             return id(value)
         version, some = 0, []
         with suppress(Exception):  # one without numbers, as on the device meta, or with none that Python has

@@ -28,7 +28,9 @@ _ARGUMENTS = frozenset({"batch_size", "num_workers", "prefetch_factor", "timeout
 # How many objects are looked at for generators that they hold, and items of each container.
 _MAX_OBJECTS, _MAX_ITEMS = 2_000, 100
 # Packages whose objects hold the whole program.
-_WHOLE = _LIBRARIES - {"torch", "torchdata"} | {"lightning_sm", "logging", "multiprocessing", "threading"}
+_WHOLE = {
+    "lightning", "lightning_fabric", "lightning_sm", "logging", "multiprocessing", "pytorch_lightning", "threading",
+}  # fmt: skip
 # Set by ``seed_everything``, which may draw another seed in each attempt. Distributed samplers are made with it.
 _SEED = "PL_GLOBAL_SEED"
 
@@ -148,7 +150,7 @@ def _is_sampler(value: Any) -> bool:
 
 
 def generators_within(value: Any) -> Dict[str, Any]:
-    """The generators in what a value holds, such as a library's transforms, by paths; not those of the process.
+    """The generators in what a container or object holds, such as a library's transforms, by paths; not the process's.
 
     Nothing is called of what is looked at: some objects answer with new ones, or change when they are asked.
     """
@@ -180,8 +182,6 @@ def _has_items(value: Any) -> bool:
 
 
 def _items_of(value: Any) -> Iterable[Tuple[Any, Any]]:
-    if not _has_items(value):
-        return ()
     if type(value) in (list, tuple, dict):
         return enumerate(value.values() if type(value) is dict else value)
     return list(object.__getattribute__(value, "__dict__").items())

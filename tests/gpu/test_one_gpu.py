@@ -27,6 +27,15 @@ def can_run(kind, device):
         pytest.skip(f"{kind} does not run on CPUs with these versions")
 
 
+def equal(played, device, kinds, kind, precision, **more):
+    """The numbers of plain Lightning and ours, for the precisions of a kind that run on the device."""
+    can_run(kind, device)
+    precisions = [each for each in kinds[kind] if device == "cuda" or not each.startswith("16")]
+    if precision not in precisions:
+        pytest.skip("fp16 is for GPUs")
+    return played("equal", device, kind, ",".join(precisions), **more)
+
+
 def test_nccl_with_one_rank(played, device, record_property):
     found = played("group", device)
     record_property("backend", found["backend"])
@@ -49,13 +58,9 @@ def test_nccl_with_two_ranks(played, device):
     ("kind", "precision"), [(kind, precision) for kind, each in _TOGETHER.items() for precision in each]
 )
 def test_each_number_of_two_ranks_is_lightnings_own(played, device, kind, precision):
-    can_run(kind, device)
     if device == "cpu" and kind != "ddp":
         pytest.skip("tests/sharded compares them on CPUs")
-    precisions = [each for each in _TOGETHER[kind] if device == "cuda" or not each.startswith("16")]
-    if precision not in precisions:
-        pytest.skip("fp16 is for GPUs")
-    first, second = played("equal", device, kind, ",".join(precisions), world_size=2)
+    first, second = equal(played, device, _TOGETHER, kind, precision, world_size=2)
     assert first[precision]["ours"]["weights"] == second[precision]["ours"]["weights"]
     assert first[precision]["ours"]["losses"] != second[precision]["ours"]["losses"]
     for found in (first, second):
@@ -66,11 +71,7 @@ def test_each_number_of_two_ranks_is_lightnings_own(played, device, kind, precis
     ("kind", "precision"), [(kind, precision) for kind, each in _PRECISIONS.items() for precision in each]
 )
 def test_each_number_is_lightnings_own(played, device, kind, precision):
-    can_run(kind, device)
-    precisions = [each for each in _PRECISIONS[kind] if device == "cuda" or not each.startswith("16")]
-    if precision not in precisions:
-        pytest.skip("fp16 is for GPUs")
-    found = played("equal", device, kind, ",".join(precisions))[precision]
+    found = equal(played, device, _PRECISIONS, kind, precision)[precision]
     assert "error" not in found
     assert len({round(loss, 4) for loss in found["plain"]["losses"]}) > 8, "a training that changes nothing"
     assert found["ours"] == found["plain"]

@@ -5,7 +5,6 @@ It needs nothing but ``lightning_sm``, so that it can stand in a rehearsal's sou
 
 import argparse
 import importlib
-import os
 import sys
 import time
 
@@ -58,7 +57,7 @@ def train(pl, options):
 
     trainer = pl.Trainer(
         **lightning_sm.trainer_settings(
-            accelerator=os.environ.get("TESTS_ACCELERATOR", "cpu"),
+            accelerator="cpu",
             max_epochs=1000,
             logger=False,
             enable_progress_bar=False,

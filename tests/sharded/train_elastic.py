@@ -15,7 +15,6 @@ import torch
 
 import lightning_sm
 from lightning_sm._resume.fits import forget_fits
-from tests.helpers.accelerator import ACCELERATOR
 from tests.helpers.sharded import save_after, sharded_model
 from tests.helpers.tiny import loader, weights
 
@@ -43,7 +42,7 @@ class Model(type(sharded_model(pl))):
 def fit(folder, checkpoints=None):
     forget_fits()  # as in a new process
     settings = lightning_sm.trainer_settings(
-        accelerator=ACCELERATOR,
+        accelerator="cpu",
         strategy="ddp",
         max_epochs=2,
         logger=pl.loggers.CSVLogger(str(folder)),

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytorch_lightning as pl
 import torch
 
-from tests.helpers.accelerator import ranks
 from tests.helpers.sharded import gathered_weights, save_after, strategy_of
 from tests.helpers.sharded_setups import SHARDED_SETUPS, names_of
 from tests.helpers.tiny import loader
@@ -61,7 +60,8 @@ def train(name, kind, settings, kill_at=None, ckpt_path=None, **more):
     pl.seed_everything(3, verbose=False)
     made, record = SHARDED_SETUPS[name](pl, kind), Record(kill_at)
     arguments = {
-        **ranks(2),
+        "accelerator": "cpu",
+        "devices": 2,
         "strategy": strategy_of(kind, pl.strategies, **made.strategy),
         "max_epochs": EPOCHS,
         "logger": False,
