@@ -23,10 +23,11 @@ from lightning_sm._lightning.strategies import is_sharded, strategy_kind
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._resume.random_state import (
-    generators_of,
     generators_within,
     get_generator_state,
+    is_drawn_by,
     is_generator,
+    sampler_attributes,
     set_generator_state,
 )
 
@@ -36,16 +37,15 @@ __all__ = [
     "changed_data_set_values",
     "changed_values",
     "data_set_values",
-    "packed_values",
+    "get_sampler_state",
+    "sampler_values",
     "set_data_set_values",
-    "set_packed",
+    "set_sampler_state",
     "with_large",
 ]
 
 # About what an object of Python takes.
 _ITEM_BYTES = 64
-# As many data sets within each other are looked at.
-_MAX_DATA_SETS = 100
 # Of so many items of a container it is looked at what has changed in them.
 _MANY = 10_000
 # Where the classes are that may be asked for their length.
@@ -58,8 +58,8 @@ _MAX_HELD = 100
 _BASES = ("abc", "argparse", "types", "typing")
 # Of an attribute of a sampler: the order of two million items.
 _MAX_SAMPLER_BYTES = 16 * 2**20
-# With what the names of data sets begin.
-_DATA_SET = "data set "
+# With what the names of the data sets of a loader begin, and of what they hold.
+_LOADER = "loader"
 #: With what the names of the trainer and its loops begin.
 TRAINER = "trainer"
 # Their arguments that programs and callbacks change while they train.
@@ -144,7 +144,7 @@ class Attributes:
                 for name, cls in changed.items():
                     self._tell(trainer, "model", name, f"has become a {cls}")
                 continue
-            if owner.startswith(_DATA_SET):
+            if owner.startswith(_LOADER):
                 changed = _without_numbers_of_what_was_made(before, changed, lost)
             for name in lost:
                 large = _packed_or_not(_value_of(owners[owner], name), others, size)
@@ -212,8 +212,7 @@ class Attributes:
             yield name, each
             yield from _held(name, each, seen, most)
         for index, loader in enumerate(loaders_of(trainer)):
-            for key, data in _data_sets(loader):
-                yield f"{_DATA_SET}{index}{key}", data
+            yield from _data_sets(loader, f"{_LOADER} {index}")
 
     def _holders(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
         """The project's modules, callbacks, optimizers and data module."""
@@ -233,7 +232,7 @@ class Attributes:
     def _read(self, trainer: Trainer, owners: Iterable[Tuple[str, Any]], others: Set[Any]) -> Packed:
         import torch
 
-        bare = _bare_names(self._namespace)
+        of_modules, of_optimizers, of_metrics = _bare_names(self._namespace)
         is_fsdp = strategy_kind(strategy_of(trainer)) == "fsdp"
         parameters = trainer.lightning_module.named_parameters()
         found: Packed = {
@@ -252,16 +251,16 @@ class Attributes:
             if owner.startswith(TRAINER):
                 own = {name: value for name, value in own.items() if name in _ARGUMENTS}
             elif isinstance(each, torch.optim.Optimizer):
-                own = {name: value for name, value in own.items() if name not in _bare_optimizer()}
+                own = {name: value for name, value in own.items() if name not in of_optimizers}
             elif _is_metric(each):
-                own = {name: value for name, value in own.items() if name not in {*_bare_metric(), *each._defaults}}
+                own = {name: value for name, value in own.items() if name not in {*of_metrics, *each._defaults}}
             buffers, hidden = own.get("_buffers", {}), own.get("_non_persistent_buffers_set", ())
             # Buffers that are no part of the module's state_dict.
             values = {**own, **{name: buffers[name] for name in hidden}}
             found[owner] = {
                 name: _packed_or_not(value, others)
                 for name, value in values.items()
-                if name not in bare and not isinstance(value, left_out)
+                if name not in of_modules and not isinstance(value, left_out)
             }
             if not trainer.is_global_zero:  # whose state_dict is saved, as if they were equal
                 ranks = {name: each for name, each in buffers.items() if name not in hidden and each is not None}
@@ -330,27 +329,18 @@ class _Room:
 
 
 @functools.lru_cache(maxsize=None)
-def _bare_names(namespace: Namespace) -> FrozenSet[str]:
-    """The attributes that Lightning and torch give a module or data module; some strategies set its ``forward``."""
+def _bare_names(namespace: Namespace) -> Tuple[FrozenSet[str], FrozenSet[str], FrozenSet[str]]:
+    """The attributes that Lightning and torch give a module or data module; torch an optimizer; torchmetrics a metric.
+
+    Some strategies set a module's ``forward``.
+    """
     import torch
 
     lightning: Any = namespace.module()
-    owners = (torch.nn.Module(), lightning.LightningModule(), lightning.LightningDataModule())
-    return frozenset(name for owner in owners for name in vars(owner)) - {"training"} | {"forward"}
-
-
-@functools.lru_cache(maxsize=None)
-def _bare_optimizer() -> FrozenSet[str]:
-    """The attributes that torch gives an optimizer, such as what its ``state_dict`` holds."""
-    import torch
-
-    return frozenset(vars(torch.optim.Optimizer([torch.zeros(1)], {})))
-
-
-@functools.lru_cache(maxsize=None)
-def _bare_metric() -> FrozenSet[str]:
-    """The attributes that torchmetrics gives each metric."""
-    return frozenset(vars(sys.modules["torchmetrics"].SumMetric()))
+    modules = (torch.nn.Module(), lightning.LightningModule(), lightning.LightningDataModule())
+    of_modules = {name for module in modules for name in vars(module)} - {"training"} | {"forward"}
+    optimizer, metric = torch.optim.Optimizer([torch.zeros(1)], {}), sys.modules["torchmetrics"].SumMetric()
+    return frozenset(of_modules), frozenset(vars(optimizer)), frozenset(vars(metric))
 
 
 def _restored_otherwise(trainer: Trainer) -> Set[Any]:
@@ -364,7 +354,8 @@ def _restored_otherwise(trainer: Trainer) -> Set[Any]:
     states = [each for optimizer in _optimizers(trainer) for each in optimizer.state.values()]
     values = (value for state in states if isinstance(state, dict) for value in state.values())
     found.update(_address(value) for value in values if isinstance(value, torch.Tensor))
-    found.update(id(each) for loader in loaders_of(trainer) for each in generators_of(loader))
+    held = (value for loader in loaders_of(trainer) for _, _, _, value in sampler_attributes(loader))
+    found.update(id(value) for value in held if is_generator(value))
     return found - {None, 0}  # of tensors without numbers, such as parameters that are elsewhere
 
 
@@ -395,9 +386,12 @@ def _held(owner: str, holder: Any, seen: Set[int], most: int) -> Iterator[Tuple[
             if not hasattr(each, "__dict__") or id(each) in seen or len(seen) >= most:
                 continue
             name_of_each = f"{owner}.{name}{key}"
-            if _is_plain(cls):
+            # A data set may be torch's, such as a subset of the project's, or a library's.
+            is_data = name in ("dataset", "datasets") and owner.startswith(_LOADER)
+            if _is_plain(cls) or is_data:
                 seen.add(id(each))
-                yield name_of_each, each
+                if _is_projects(each):
+                    yield name_of_each, each
                 yield from _held(name_of_each, each, seen, most)
             # A data set may hold the model, and is read again from how it was when the epoch began.
             elif owner.startswith(("model", "callback")) and _is_stateful(cls):
@@ -459,28 +453,12 @@ def _has_state(value: Any, base: type) -> bool:
     return getattr(type(value), "state_dict", None) is not getattr(base, "state_dict", None)
 
 
-def _data_sets(loader: Any) -> Iterator[Tuple[str, Any]]:
+def _data_sets(loader: Any, name: str = _LOADER) -> Iterator[Tuple[str, Any]]:
     """The project's data sets of a loader, those within others, its ``collate_fn``, and what they hold, by names."""
-    places, seen = [("", getattr(loader, "dataset", None))], [loader]
-    found: Set[int] = set()
-    for key, data in places:  # grows
-        # One that wraps another's attributes may be its own data set, or answer to each name with a new object.
-        if data is None or len(seen) > _MAX_DATA_SETS or any(data is each for each in seen):
-            continue
-        own = getattr(data, "__dict__", None)
-        if _is_projects(data) and own is not None:
-            yield f"{key} {type(data).__qualname__}", data
-            yield from _held(f"{key} {type(data).__qualname__}", data, found, _MAX_HELD)
-        seen.append(data)
-        places.append((f"{key} of", getattr(data, "dataset", None)))
-        parts = (own or {}).get("datasets")  # of torch's ConcatDataset, ChainDataset and StackDataset
-        if isinstance(parts, (list, tuple, dict)):
-            parts = parts.values() if isinstance(parts, dict) else parts
-            places.extend((f"{key} of {index}", part) for index, part in enumerate(parts))
-    collate = getattr(loader, "collate_fn", None)
-    yield from _held(" loader", SimpleNamespace(collate_fn=collate), found, _MAX_HELD)
+    data, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
+    yield from _held(name, SimpleNamespace(dataset=data, collate_fn=collate), {id(loader)}, _MAX_HELD)
     # Of libraries' transforms, too.
-    yield " generators", SimpleNamespace(**generators_within([getattr(loader, "dataset", None), collate]))
+    yield f"{name} generators", SimpleNamespace(**generators_within([data, collate]))
 
 
 def data_set_values(loader: Any) -> Packed:
@@ -526,13 +504,23 @@ def _address(tensor: Any) -> Any:
         return None
 
 
-def packed_values(attributes: Iterable[Tuple[str, Any, str, Any]]) -> Dict[str, Any]:
-    """Return copies of what samplers hold, by paths: what :func:`changed_values` compares.
+def sampler_values(loader: Any) -> Dict[str, Any]:
+    """Return copies of what a loader and its samplers hold, by paths: what :func:`changed_values` compares."""
+    found = sampler_attributes(loader)
+    return {path: _packed_or_not(value, set(), _MAX_SAMPLER_BYTES) for path, _, _, value in found}
 
-    Args:
-        attributes: Path, owner, name and value of each.
-    """
-    return {path: _packed_or_not(value, set(), _MAX_SAMPLER_BYTES) for path, _, _, value in attributes}
+
+def get_sampler_state(loader: Any) -> Dict[str, Any]:
+    """Return the generators and numbers among them, which differ in another attempt, and not in what changes only."""
+    found = sampler_attributes(loader)
+    return {path: _packed_or_not(value, set()) for path, _, _, value in found if is_drawn_by(value)}
+
+
+def set_sampler_state(loader: Any, state: Mapping[str, Any]) -> None:
+    """Set what a loader and its samplers held, by paths."""
+    for path, owner, name, _ in list(sampler_attributes(loader)):
+        if path in state:
+            set_packed(owner, name, state[path], "cpu")
 
 
 def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
@@ -706,8 +694,6 @@ def _same(one: Any, other: Any) -> bool:
 
     if type(one) is not type(other):
         return False
-    if isinstance(one, _NotSaved):
-        return bool(one == other)
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
     if isinstance(one, (tuple, list)):

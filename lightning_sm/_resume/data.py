@@ -12,17 +12,12 @@ from lightning_sm._resume.attributes import (
     changed_data_set_values,
     changed_values,
     data_set_values,
-    packed_values,
-    set_data_set_values,
-    set_packed,
-)
-from lightning_sm._resume.random_state import (
-    contents_of_samplers,
-    get_process_state,
     get_sampler_state,
-    set_process_state,
+    sampler_values,
+    set_data_set_values,
     set_sampler_state,
 )
+from lightning_sm._resume.random_state import get_process_state, set_process_state
 
 __all__ = [
     "IteratedLoader",
@@ -59,8 +54,10 @@ class ResumableSampler:
         self._past = 0
         self._resumed: Optional[Mapping[str, Any]] = None
         self._skip = 0
-        # What the samplers hold, before training changes it.
-        self._before = packed_values(contents_of_samplers(loader))
+        # What the samplers hold, before training changes it. What they draw from is saved in any case: another attempt
+        # may begin with another seed.
+        drawn = get_sampler_state(loader)
+        self._before = {path: each for path, each in sampler_values(loader).items() if path not in drawn}
 
     def state(self) -> Dict[str, Any]:
         """Return from where the current epoch's order follows, and the state of the loader and its samplers now.
@@ -89,7 +86,7 @@ class ResumableSampler:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set what a new epoch's order follows from, if no iteration continues an epoch."""
         self._resumed = None
-        self._set_samplers(state["now"])
+        set_sampler_state(self._loader, state["now"])
 
     def forget(self) -> Optional[Mapping[str, Any]]:
         """Let the next iteration be a whole one, and return the state that it would have continued."""
@@ -111,11 +108,11 @@ class ResumableSampler:
         self._start = resumed["start"]
         now = get_process_state()
         set_process_state(resumed["start"]["process"])
-        self._set_samplers(resumed["start"]["sampler"])
+        set_sampler_state(self._loader, resumed["start"]["sampler"])
         iterator = iter(self.inner)
         end = None if resumed["is_over"] else max(self._skip, resumed["drawn"])
         ahead = list(itertools.islice(iterator, self._skip, end))
-        self._set_samplers(resumed["now"])
+        set_sampler_state(self._loader, resumed["now"])
         set_process_state(now)
         self._past, self._drawn = resumed["past"], self._skip
         yield from self._count(itertools.chain(ahead, iterator))
@@ -130,14 +127,7 @@ class ResumableSampler:
         return {"process": get_process_state(), "sampler": self._samplers()[0]}
 
     def _samplers(self) -> Tuple[Dict[str, Any], Dict[str, str]]:
-        changed, lost = changed_values(self._before, packed_values(contents_of_samplers(self._loader)))
-        return {**get_sampler_state(self._loader), **changed}, lost
-
-    def _set_samplers(self, state: Mapping[str, Any]) -> None:
-        set_sampler_state(self._loader, state)
-        for path, owner, name, _ in list(contents_of_samplers(self._loader)):
-            if path in state:
-                set_packed(owner, name, state[path], "cpu")
+        return changed_values(self._before, sampler_values(self._loader))
 
 
 class _Batches:

@@ -9,16 +9,14 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple
 from lightning_sm._lightning.stand_in import original
 
 __all__ = [
-    "contents_of_samplers",
-    "generators_of",
     "generators_within",
     "get_generator_state",
     "get_process_state",
-    "get_sampler_state",
+    "is_drawn_by",
     "is_generator",
+    "sampler_attributes",
     "set_generator_state",
     "set_process_state",
-    "set_sampler_state",
 ]
 
 # Whose samplers and loaders count nothing that Lightning does not restore.
@@ -75,56 +73,33 @@ def _of_process() -> Dict[str, Any]:
     return {"torch": torch.default_generator, "python": random, "numpy": numpy.random}
 
 
-def get_sampler_state(loader: Any) -> Dict[str, Any]:
-    """Return the generators and the numbers that a loader and its samplers hold as attributes.
+def sampler_attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
+    """Path, owner, name and value of what samplers hold and may change: see :func:`is_drawn_by`; weights, orders.
 
-    Samplers derive the order of an epoch from a generator, from a seed, or from the epochs that they have counted.
-    """
-    return {
-        path: value if type(value) is int else get_generator_state(value) for path, _, _, value in _attributes(loader)
-    }
-
-
-def set_sampler_state(loader: Any, state: Mapping[str, Any]) -> None:
-    """Set what :func:`get_sampler_state` returned."""
-    for path, owner, name, value in list(_attributes(loader)):
-        if path not in state:
-            continue
-        if type(value) is int:
-            object.__setattr__(owner, name, state[path])
-        else:
-            set_generator_state(value, state[path])
-
-
-def generators_of(loader: Any) -> List[Any]:
-    """The generators that a loader and its samplers hold."""
-    return [value for _, _, _, value in _attributes(loader) if type(value) is not int]
-
-
-def contents_of_samplers(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
-    """Path, owner, name and value of all else that samplers hold and may change, such as weights, or a list to shuffle.
-
-    Not the data, and not what Lightning's samplers keep of an epoch. Of a loader only what its own class adds.
+    Not the data, and not what Lightning's samplers keep of an epoch. Of a loader what its own class adds, and its
+    generator.
     """
     import torch
 
     of_loaders = vars(torch.utils.data.DataLoader(()))  # type: ignore[arg-type]
     for path, owner, name, value in _all_attributes(loader):
         package = type(owner).__module__.partition(".")[0]
-        is_changeable = package not in _LIBRARIES or (package == "torch" and isinstance(value, (list, torch.Tensor)))
-        is_kept = name in _DATA or (owner is loader and name in of_loaders)
-        if is_changeable and not is_kept and type(value) is not int and not is_generator(value):
+        is_own = package not in _LIBRARIES
+        if type(value) is int:
+            # Of torch's samplers, the one for several processes has a seed.
+            may_change = name == "seed" or (is_own and name not in _ARGUMENTS)
+        elif is_generator(value):
+            may_change = True
+        else:
+            is_kept = name in _DATA or (owner is loader and name in of_loaders)
+            may_change = not is_kept and (is_own or (package == "torch" and isinstance(value, (list, torch.Tensor))))
+        if may_change:
             yield path, owner, name, value
 
 
-def _attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
-    """Path, owner, name and value of the generators and numbers that a loader and its samplers hold."""
-    for path, owner, name, value in _all_attributes(loader):
-        is_own = type(owner).__module__.partition(".")[0] not in _LIBRARIES
-        # Of torch's samplers, the one for several processes has a seed.
-        counts = type(value) is int and (name == "seed" or (is_own and name not in _ARGUMENTS))
-        if counts or is_generator(value):
-            yield path, owner, name, value
+def is_drawn_by(value: Any) -> bool:
+    """Whether samplers derive the order of an epoch from it: a generator, a seed, the epochs that they have counted."""
+    return type(value) is int or is_generator(value)
 
 
 def _all_attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
