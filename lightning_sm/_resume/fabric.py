@@ -8,7 +8,7 @@ import functools
 import json
 import os
 import secrets
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, List, Optional, Tuple
 
 from lightning_sm._atomic_file import partial_path, remove_on_error, remove_stale, replace_atomically
@@ -145,8 +145,8 @@ class _Saves:
         saves = [each for each in found if os.path.exists(os.path.join(self._directory, each.name))]
         replaced = [each for each in saves if each.name == name]
         saves = [each for each in saves if each not in replaced[: 1 - _LISTED]]
-        saves.append(CheckpointRecord(name, number, job=self._identity.to_json(), files=files))
-        Storage(self._directory).write(_INDEX, json.dumps([each.to_json() for each in saves]).encode())
+        saves.append(CheckpointRecord(name, number, job=asdict(self._identity), files=files))
+        Storage(self._directory).write(_INDEX, json.dumps([asdict(each) for each in saves]).encode())
 
 
 def _check_launched(fabric: Any) -> None:

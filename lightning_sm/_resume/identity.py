@@ -93,13 +93,9 @@ class ProgramIdentity:
     def __str__(self) -> str:
         return "a job without a name" if self.job_name is None else f"the job {self.job_name}"
 
-    def to_json(self) -> Dict[str, Any]:
-        """Return the identity as plain values."""
-        return {"job_name": self.job_name, "program": self.program, "settings": dict(self.settings)}
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "ProgramIdentity":
-        """Return the identity that :meth:`to_json` described; unknown parts are left empty."""
+        """Return the identity of which ``asdict`` made this; unknown parts are left empty."""
         settings = content.get("settings")
         return cls(content.get("job_name"), str(content.get("program")), settings if isinstance(settings, dict) else {})
 
@@ -130,14 +126,10 @@ class ModelIdentity:
         name = f"{type(pl_module).__module__}.{type(pl_module).__qualname__}"
         return cls(name, {key: digests[key] for key, value in found.items() if _is_number(value)}, texts)
 
-    def to_json(self) -> Dict[str, Any]:
-        """Return the identity as plain values."""
-        return {"class": self.class_name, "numbers": dict(self.numbers), "texts": dict(self.texts)}
-
     def problem(self, saved: Mapping[str, Any]) -> Optional[str]:
-        """Why a checkpoint of the model that :meth:`to_json` described is not this model's; ``None`` if it is."""
-        if saved.get("class") != self.class_name:
-            return f"it was one of {saved.get('class')}, and is one of {self.class_name}"
+        """Why a checkpoint of the model of which ``asdict`` made this is not this model's; ``None`` if it is."""
+        if saved.get("class_name") != self.class_name:
+            return f"it was one of {saved.get('class_name')}, and is one of {self.class_name}"
         names = _differing(self.numbers, saved.get("numbers"))
         return f"its hyperparameters differ in {', '.join(names)}" if names else None
 

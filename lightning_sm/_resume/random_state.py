@@ -4,7 +4,7 @@ import json
 import os
 import random
 import sys
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple
+from typing import Any, Dict, Iterable, Iterator, Mapping, Tuple
 
 from lightning_sm._lightning.stand_in import original
 

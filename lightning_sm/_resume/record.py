@@ -3,8 +3,8 @@
 import json
 import os
 import zlib
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Dict, Mapping, Optional, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Mapping, Optional, Tuple
 
 __all__ = ["MANIFEST", "CheckpointRecord", "CorruptedError", "FitRecord", "SavedFile", "read_manifest"]
 
@@ -98,8 +98,8 @@ class CheckpointRecord:
         strategy: ``fsdp``, ``fsdp2`` or ``deepspeed_stage_N`` for a folder; empty for a single file.
         save_id: Identifies the save, as a later save may have the same name.
         time: When it was saved, in seconds since 1970.
-        job: The job that saved it, as :meth:`ProgramIdentity.to_json` says.
-        model: What was trained, as :meth:`ModelIdentity.to_json` says.
+        job: The job that saved it, a :class:`ProgramIdentity` as plain values.
+        model: What was trained, a :class:`ModelIdentity` as plain values.
         files: All files of the checkpoint, of all hosts.
     """
 
@@ -124,13 +124,9 @@ class CheckpointRecord:
     def __str__(self) -> str:
         return f"{self.name} (epoch {self.epoch}, step {self.step})"
 
-    def to_json(self) -> Dict[str, Any]:
-        """Return the record as plain values."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "CheckpointRecord":
-        """Return the record that :meth:`to_json` described.
+        """Return the record of which ``asdict`` made this.
 
         Raises:
             KeyError, TypeError, ValueError: It is no such record.
@@ -181,13 +177,9 @@ class FitRecord:
     weights: Optional[SavedFile] = None
     raised: Optional[str] = None
 
-    def to_json(self) -> Dict[str, Any]:
-        """Return the record as plain values."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "FitRecord":
-        """Return the record that :meth:`to_json` described.
+        """Return the record of which ``asdict`` made this.
 
         Raises:
             KeyError, TypeError, ValueError: It is no such record.

@@ -3,6 +3,7 @@
 import os
 import time
 from copy import copy, deepcopy
+from dataclasses import asdict
 from typing import Any, Dict, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
@@ -60,7 +61,7 @@ class SeriesSaver:
     ) -> None:
         self._namespace, self._series, self._save_every = namespace, choice.series, save_every
         self._attributes = attributes
-        self._job, self._model, self._criteria = job.to_json(), model.to_json(), criteria
+        self._job, self._model, self._criteria = asdict(job), asdict(model), criteria
         self._number = choice.newest
         # The names of the newest saves: of the two that are kept, and of one that a thread may still be writing.
         self._names = [] if choice.record is None else [choice.record.name]
@@ -139,7 +140,7 @@ class SeriesSaver:
     def _state_of(self, trainer: Trainer, point: SavePoint, record: CheckpointRecord) -> Dict[str, Any]:
         progress: Any = trainer.fit_loop.epoch_loop.batch_progress
         return {
-            "record": broadcast(trainer, record).to_json(),
+            "record": asdict(broadcast(trainer, record)),
             "directory": real_path(self._series.root),
             "batches": int(progress.current.processed),
             "repeats": repeats_loaders(trainer),

@@ -7,7 +7,7 @@ it, which is written last, is its :class:`CheckpointRecord`, and ``fit.json`` th
 import json
 import os
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from lightning_sm._logging import log
@@ -76,7 +76,7 @@ class Series:
 
     def write(self, record: Union[CheckpointRecord, FitRecord]) -> None:
         """Write the record of a save, or that of the fit."""
-        self.storage.write(record.file_name, json.dumps(record.to_json(), indent=1).encode())
+        self.storage.write(record.file_name, json.dumps(asdict(record), indent=1).encode())
 
     def _read(self, name: str, parse: Callable[[Any], _Value]) -> Optional[_Value]:
         try:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from shutil import copytree, disk_usage
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set, Tuple
@@ -464,7 +464,7 @@ def _write_manifest(stage: _Stage, record: CheckpointRecord) -> None:
     if stage.leads:
         path = os.path.join(stage.path, MANIFEST)
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(record.to_json(), file, indent=1)
+            json.dump(asdict(record), file, indent=1)
         flush(path)
         for folder, _, _ in os.walk(stage.path):
             flush(folder)

@@ -4,7 +4,7 @@ import io
 import textwrap
 import zlib
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
@@ -239,7 +239,7 @@ class AutoResumeMixin(Callback):
         with failure_reported(self._job):
             self._choice = choose(trainer, series, self.identity, self._model, self.resume, self._files)
             fit, is_own = self._chosen.fit or FitRecord(), self._chosen.source in ("", series.directory)
-            self._fit = FitRecord(self.identity.to_json(), fit.present, raised=fit.raised if is_own else None)
+            self._fit = FitRecord(asdict(self.identity), fit.present, raised=fit.raised if is_own else None)
             self._criteria = stopping_criteria(self.namespace, trainer)
             record = self._chosen.record
             if record is None:

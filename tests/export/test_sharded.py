@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def test_a_shard_of_another_host_from_an_older_save_is_named(folder):
     (shard,) = folder.glob("*.distcp")
     files = (SavedFile.read(str(folder), shard.name),)
     record = CheckpointRecord("best.ckpt", 0, 1, 0, "", 2, "fsdp2", "0123456789abcdef", files=files)
-    (folder / MANIFEST).write_text(json.dumps(record.to_json()))
+    (folder / MANIFEST).write_text(json.dumps(asdict(record)))
     assert folder_problem(str(folder)) is None
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1

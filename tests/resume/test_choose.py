@@ -1,6 +1,7 @@
 """``choose`` in one process; ``tests/processes`` has several."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -35,10 +36,10 @@ class Directory:
         (folder / name).write_bytes(b"%d of %s" % (step, program.encode()))
         files = (SavedFile.read(str(folder), name),)
         record = CheckpointRecord(
-            name, number or step, step, 0, "batch", 1, save_id=f"{program}-{step}", time=time, job=job.to_json(),
-            model=model.to_json(), files=files, **more,
+            name, number or step, step, 0, "batch", 1, save_id=f"{program}-{step}", time=time, job=asdict(job),
+            model=asdict(model), files=files, **more,
         )  # fmt: skip
-        (folder / record.file_name).write_text(json.dumps(record.to_json()))
+        (folder / record.file_name).write_text(json.dumps(asdict(record)))
         return folder / name
 
     def choose(self, mode="auto", program=PROGRAM, fit=0, job=JOB, model=MODEL):
@@ -63,9 +64,9 @@ def test_the_numbers_go_on_after_those_of_damaged_saves(directory):
 
 
 def test_the_record_of_a_fit_belongs_to_what_is_continued(directory):
-    directory.series().write(FitRecord(JOB.to_json(), present=("a.ckpt",)))
+    directory.series().write(FitRecord(asdict(JOB), present=("a.ckpt",)))
     assert directory.choose().fit.present == ("a.ckpt",)
-    directory.series(OTHER).write(FitRecord(JOB.to_json(), present=("b.ckpt",)))
+    directory.series(OTHER).write(FitRecord(asdict(JOB), present=("b.ckpt",)))
     directory.save(5, program=OTHER).write_bytes(b"")
     assert directory.choose("always").fit.present == ("a.ckpt",)
     directory.save(6, program=OTHER)
@@ -76,7 +77,7 @@ def test_the_record_of_a_fit_belongs_to_what_is_continued(directory):
 @pytest.mark.parametrize("has_only_fit", [False, True])
 def test_another_job_is_an_error_that_says_what_to_do(directory, program, has_only_fit):
     if has_only_fit:
-        directory.series(program).write(FitRecord(OTHER_JOB.to_json()))
+        directory.series(program).write(FitRecord(asdict(OTHER_JOB)))
     else:
         directory.save(5, program=program, job=OTHER_JOB)
     with pytest.raises(CheckpointError) as caught:

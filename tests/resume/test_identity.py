@@ -1,4 +1,5 @@
 import sys
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -76,7 +77,7 @@ class Model(torch.nn.Module):
 
 @pytest.mark.parametrize("value", [2, 0.5, True, None, [1, 2], (1.0,), {"deep": 3}])
 def test_numbers_of_a_model_must_be_the_same(value):
-    saved = ModelIdentity.of(Model(lr=0.1)).to_json()
+    saved = asdict(ModelIdentity.of(Model(lr=0.1)))
     name = "lr.deep" if isinstance(value, dict) else "lr"
     problem = ModelIdentity.of(Model(lr=value)).problem(saved)
     assert problem.startswith("its hyperparameters differ in lr")
@@ -85,7 +86,7 @@ def test_numbers_of_a_model_must_be_the_same(value):
 
 
 def test_texts_of_a_model_may_differ_and_objects_do_not_count():
-    saved = ModelIdentity.of(Model(lr=0.1, path="/tmp/a", names=["a"], net=object())).to_json()
+    saved = asdict(ModelIdentity.of(Model(lr=0.1, path="/tmp/a", names=["a"], net=object())))
     now = ModelIdentity.of(Model(lr=0.1, path="/tmp/b", names=["b"], net=object()))
     assert now.problem(saved) is None
     assert now.differing_texts(saved) == ("names", "path")
@@ -100,7 +101,7 @@ def test_numbers_in_attributes_of_a_model_that_saves_no_hyperparameters():
         vars(made).update(attributes)
         return ModelIdentity.of(made)
 
-    saved = model(0.2, lr=0.1, name="a", _calls=1).to_json()
+    saved = asdict(model(0.2, lr=0.1, name="a", _calls=1))
     assert model(0.2, lr=0.1, name="b", _calls=2).differing_texts(saved) == ()
     other = model(0.3, lr=0.2, depth=2)
     assert other.problem(saved) is None

@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,11 +14,11 @@ RECORD = CheckpointRecord("step-1.ckpt", 1, 1, 0, "batch", 1, files=(SavedFile("
 def test_names_that_lead_out_of_the_directory_are_refused(part):
     file = {"name": part, "size": 1, "crc32": 1}
     with pytest.raises(ValueError, match="is no path within the checkpoint"):
-        CheckpointRecord.from_json({**RECORD.to_json(), "files": [file]})
+        CheckpointRecord.from_json({**asdict(RECORD), "files": [file]})
     with pytest.raises(ValueError, match="is no path within the checkpoint"):
-        FitRecord.from_json({**FitRecord().to_json(), "weights": file})
+        FitRecord.from_json({**asdict(FitRecord()), "weights": file})
     with pytest.raises(ValueError, match="it is no record of a checkpoint"):
-        CheckpointRecord.from_json({**RECORD.to_json(), "name": part})
+        CheckpointRecord.from_json({**asdict(RECORD), "name": part})
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_names_that_lead_out_of_the_directory_are_refused(part):
 )
 def test_what_is_no_record(change):
     with pytest.raises((KeyError, TypeError, ValueError)):
-        CheckpointRecord.from_json({**RECORD.to_json(), **change})
+        CheckpointRecord.from_json({**asdict(RECORD), **change})
 
 
 @settings(max_examples=30)
@@ -61,7 +61,7 @@ def test_a_file_is_whole_as_long_as_no_byte_changes(tmp_path_factory, content, a
 @pytest.mark.parametrize("content", [b"", b"{", b"3", b'{"files": []}', b"\xff\xfe"], ids=repr)
 def test_the_record_in_a_folder(tmp_path, content):
     assert read_manifest(str(tmp_path)) is None
-    (tmp_path / MANIFEST).write_text(json.dumps(RECORD.to_json()))
+    (tmp_path / MANIFEST).write_text(json.dumps(asdict(RECORD)))
     assert read_manifest(str(tmp_path)) == RECORD
     assert RECORD.problem(str(tmp_path)) == "its step-1.ckpt is missing"
     (tmp_path / MANIFEST).write_bytes(content)

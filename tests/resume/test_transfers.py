@@ -2,6 +2,7 @@
 
 import importlib
 import os
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -47,7 +48,7 @@ def folder(request, tmp_path, monkeypatch):
         (local / name).write_text(name)
     files = tuple(SavedFile.read(str(local), name) for name in ("latest", "tag/shard"))
     record = CheckpointRecord("a.ckpt", 0, 8, 1, "", 1, "deepspeed_stage_2", "one", files=files)
-    Storage(str(local)).write(MANIFEST, importlib.import_module("json").dumps(record.to_json()).encode())
+    Storage(str(local)).write(MANIFEST, importlib.import_module("json").dumps(asdict(record)).encode())
     url = f"memory://{request.node.originalname}/a.ckpt"
     for name in ("latest", "tag/shard", MANIFEST):
         Storage(url).upload(str(local / name), name)
