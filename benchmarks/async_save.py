@@ -32,7 +32,6 @@ def fit(kind: str, in_background: bool, folder: str) -> None:
     import torch
     from project import Data, Model
 
-    from lightning_sm._resume.sharded import sharded_writer_of
     from lightning_sm.callbacks import AutoResume
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -64,8 +63,7 @@ def fit(kind: str, in_background: bool, folder: str) -> None:
             self.held_up: List[float] = []
 
         def on_train_batch_end(self, trainer: pl.Trainer, *args: object) -> None:
-            saves: Any = sharded_writer_of(trainer.strategy) or trainer.strategy.checkpoint_io
-            if trainer.strategy.broadcast(in_background and saves.is_pending(self.path)):
+            if trainer.strategy.broadcast(in_background and resume._background.is_pending(self.path)):
                 return  # a job does not save without a pause either
             before = time.perf_counter()
             trainer.save_checkpoint(self.path)
@@ -73,12 +71,13 @@ def fit(kind: str, in_background: bool, folder: str) -> None:
             trainer.should_stop = len(self.held_up) == _SAVES
 
     save = Save(os.path.join(folder, "large.ckpt"))
+    resume: Any = AutoResume(folder, resume="never", async_save=in_background)
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=1 if kind == "file" else 2,
         strategy="auto" if kind == "file" else strategy_of(kind, pl.strategies),
         max_steps=1_000_000,
-        callbacks=[AutoResume(folder, resume="never", async_save=in_background), save],
+        callbacks=[resume, save],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

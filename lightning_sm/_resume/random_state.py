@@ -179,7 +179,7 @@ def get_generator_state(generator: Any) -> Any:
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if hasattr(generator, "getstate"):
-        return json.dumps(generator.getstate())
+        return generator.getstate()
     is_old = hasattr(generator, "get_state")
     state = generator.get_state(legacy=False) if is_old else generator.bit_generator.state
     return json.dumps(state, default=lambda inner: inner.tolist())
@@ -192,8 +192,7 @@ def set_generator_state(generator: Any, state: Any) -> None:
     if isinstance(generator, torch.Generator):
         generator.set_state(state.cpu())
     elif hasattr(generator, "setstate"):
-        version, words, gauss = json.loads(state)
-        generator.setstate((version, tuple(words), gauss))
+        generator.setstate(state)
     elif hasattr(generator, "set_state"):
         generator.set_state(json.loads(state))
     else:

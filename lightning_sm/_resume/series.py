@@ -8,7 +8,7 @@ import json
 import os
 import re
 from dataclasses import asdict, replace
-from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from lightning_sm._logging import log
 from lightning_sm._resume.record import CheckpointRecord, FitRecord, SavedFile
@@ -130,7 +130,8 @@ def other_series(root: str, program: str) -> Tuple[str, ...]:
     Raises:
         CheckpointError: A storage does not answer.
     """
-    return tuple({series.program: None for series in _series_in(root) if series.program != program})
+    found = (name for name in Storage(root).names() if _PROGRAM.fullmatch(name) and name != program)
+    return tuple(name for name in found if any(_fit_number(each) >= 0 for each in Storage(f"{root}/{name}").names()))
 
 
 def saved_record(checkpoint: Any) -> Optional[CheckpointRecord]:
@@ -159,10 +160,3 @@ def complete_record(record: CheckpointRecord, directory: str, files: Iterable[Sa
 def _fit_number(name: str) -> int:
     match = re.fullmatch(r"fit-(\d+)", name)
     return -1 if match is None else int(match.group(1))
-
-
-def _series_in(root: str) -> Iterator[Series]:
-    """The series of each fit in a checkpoint directory."""
-    for program in filter(_PROGRAM.fullmatch, Storage(root).names()):
-        numbers = map(_fit_number, Storage(f"{root}/{program}").names())
-        yield from (Series(root, program, number) for number in numbers if number >= 0)

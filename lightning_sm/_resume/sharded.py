@@ -49,7 +49,7 @@ from lightning_sm._resume.storage import Storage, is_remote, storage_error
 from lightning_sm._resume.transfers import own_checkpoint_io
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["MEMORY", "ShardedWriter", "install_sharded_writer", "sharded_writer_of"]
+__all__ = ["MEMORY", "ShardedWriter", "install_sharded_writer"]
 
 #: Where a save in the background keeps its copy: files there are in host memory.
 MEMORY = "/dev/shm"
@@ -546,12 +546,6 @@ def _send_dcp(connector: Any, state: Any, url: str) -> Iterator[SavedFile]:
 _ATTRIBUTE = "_lightning_sm_sharded_writer"
 
 
-def sharded_writer_of(strategy: Any) -> Optional[ShardedWriter]:
-    """What saves the sharded checkpoints of a strategy, if :func:`install_sharded_writer` has been called with it."""
-    found = getattr(strategy, _ATTRIBUTE, None)
-    return found if isinstance(found, ShardedWriter) else None
-
-
 def install_sharded_writer(namespace: Namespace, trainer: Trainer, strategy: Any) -> ShardedWriter:
     """Let a strategy save its sharded checkpoints by :class:`ShardedWriter`, from now on and once only.
 
@@ -560,7 +554,7 @@ def install_sharded_writer(namespace: Namespace, trainer: Trainer, strategy: Any
         trainer: The trainer.
         strategy: Its strategy, which writes folders.
     """
-    writer = sharded_writer_of(strategy)
+    writer: Optional[ShardedWriter] = getattr(strategy, _ATTRIBUTE, None)
     if writer is None:
         writer = ShardedWriter(namespace, trainer, strategy)
         setattr(strategy, _ATTRIBUTE, writer)
