@@ -87,8 +87,7 @@ class ProgramIdentity:
 
     def differences(self, other: "ProgramIdentity") -> Tuple[str, ...]:
         """Return the dotted keys of the settings that differ."""
-        keys = sorted({*self.settings, *other.settings})
-        return tuple(key for key in keys if self.settings.get(key) != other.settings.get(key))
+        return _differing(self.settings, other.settings)
 
     def __str__(self) -> str:
         return "a job without a name" if self.job_name is None else f"the job {self.job_name}"

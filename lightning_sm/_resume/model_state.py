@@ -1,5 +1,6 @@
 """What a restored model needs beside its weights: results of searches, pruning masks; whether its weights changed."""
 
+from functools import partial
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from lightning_sm._lightning import Namespace
@@ -54,17 +55,12 @@ def restore_searches(namespace: Namespace, trainer: Trainer, pl_module: Any, sav
             finder = namespace.module("tuner.lr_finder")._LRFinder
             callback.optimal_lr = finder.__new__(finder)
             vars(callback.optimal_lr).update(found["curve"])
-        callback.on_fit_start = _Once(callback, "on_fit_start")
+        callback.on_fit_start = partial(_skip_once, callback, "on_fit_start")
 
 
-class _Once:
+def _skip_once(owner: Any, name: str, *_: Any, **__: Any) -> None:
     """Replaces a hook of one object, and does nothing when it is called for the first time."""
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self._owner, self._name = owner, name
-
-    def __call__(self, *_: Any, **__: Any) -> None:
-        vars(self._owner).pop(self._name, None)
+    vars(owner).pop(name, None)
 
 
 def _finders(trainer: Trainer) -> List[Any]:

@@ -181,18 +181,13 @@ class FitRestorer:
         iterated.waits = self._waits
         return StandIn(iterated)
 
-    def after_restore(self, trainer: Trainer) -> bool:
-        """Prepare loops and loaders after Lightning has restored its state; return whether there is more to restore.
-
-        Args:
-            trainer: The trainer.
-        """
+    def after_restore(self, trainer: Trainer) -> None:
+        """Prepare loops and loaders after Lightning has restored its state."""
         self._checkpoint = {key: self._checkpoint.get(key, {}) for key in ("state_dict", "callbacks")}
         if self.replays:
             self._undo_skip = skip_training(trainer)
         if self._resumes_within_epoch:
             self._let_wait(trainer, True)
-        return bool(self._saved)
 
     @property
     def _keeps_attributes(self) -> bool:
@@ -210,6 +205,8 @@ class FitRestorer:
 
     def restore(self, trainer: Trainer) -> None:
         """Restore after ``on_train_start`` of all callbacks and of the model, which may reset what is restored."""
+        if not self._saved:
+            return
         checkpoint, self._checkpoint = self._checkpoint, {}
         if checkpoint.get("state_dict"):
             restore_weights(trainer.lightning_module, checkpoint["state_dict"])

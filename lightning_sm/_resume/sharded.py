@@ -21,6 +21,7 @@ from lightning_sm._atomic_file import (
     partial_path,
     remove,
     remove_at_once,
+    remove_on_error,
     remove_stale,
     replace_atomically,
 )
@@ -160,7 +161,7 @@ class ShardedWriter:
             self._save_remote(write, checkpoint, target, record)
             return
         stage = self._stage(target, record)
-        try:
+        with remove_on_error(stage.path):
             write_copy = None
             if self._is_active:
                 write_copy = self._copy_into_memory(write, checkpoint, target, record, stage)
@@ -169,9 +170,6 @@ class ShardedWriter:
                 return
             files = self._write(write, checkpoint, target, stage)
             self._complete(target, record, stage, files, self.trainer)
-        except BaseException:
-            self._remove_stage(stage)
-            raise
         self._tell_saved(target, files[0], started)
 
     def remove(self, original: Callable[[Any], None], path: Any) -> None:
@@ -240,16 +238,12 @@ class ShardedWriter:
                 with open(marker, "wb"):
                     pass
 
-        try:
+        with remove_on_error(path):
             self._on_all_ranks(target, create)
             # The name is asked for the first time, so that a network file system has it in no cache.
             groups = gather_objects(trainer, 0 if os.path.exists(marker) else trainer.node_rank)
-        except BaseException:
-            remove(path)
-            raise
-        finally:
-            if trainer.is_global_zero:
-                remove(marker)
+        if trainer.is_global_zero:
+            remove(marker)
         ranks = (rank for rank, group in enumerate(groups) if group == groups[trainer.global_rank])
         return _Stage(path, tuple(ranks), trainer.global_rank)
 
@@ -317,13 +311,10 @@ class ShardedWriter:
 
         def complete() -> None:
             started = time.monotonic()
-            try:
+            with remove_on_error(stage.path):
                 write_copy()
                 files = self._files_in(stage, target, ranks)
                 self._complete(target, record, stage, files, ranks)
-            except BaseException:
-                self._remove_stage(stage)
-                raise
             self._tell_saved(target, files[0], started)
             self.slowest = max(self.slowest, time.monotonic() - started)
 
@@ -371,11 +362,8 @@ class ShardedWriter:
             return None
         ranks, name = self._ranks, hashlib.sha256(os.path.dirname(target).encode()).hexdigest()[:16]
         memory = self._stage(target, record, os.path.join(MEMORY, f".lightning-sm-{name}"))
-        try:
+        with remove_on_error(memory.path):
             self._let_write(target, lambda: write(checkpoint, memory.path), self.trainer)
-        except BaseException:
-            self._remove_stage(memory)
-            raise
 
         def copy() -> None:
             if memory.leads:  # the kernel copies, without the GIL

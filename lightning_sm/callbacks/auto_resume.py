@@ -302,17 +302,16 @@ class AutoResumeMixin(Callback):
         record = self._chosen.record
         if self._restorer.replays and trainer.is_global_zero:
             log.info("This fit had ended with fit %d: %s; no training is left", self._chosen.series.number, record)
-        has_more = self._restorer.after_restore(trainer)
+        self._restorer.after_restore(trainer)
         # After on_train_start of all callbacks and of the model, which may reset what is restored.
-        self._undo.append(listen(trainer.fit_loop, "on_run_start", lambda: self._restore(trainer, pl_module, has_more)))
+        self._undo.append(listen(trainer.fit_loop, "on_run_start", lambda: self._restore(trainer, pl_module)))
         self._undo.append(after_run(trainer, lambda: self._after_run(trainer, pl_module)))
 
-    def _restore(self, trainer: Trainer, pl_module: Any, has_more: bool) -> None:
+    def _restore(self, trainer: Trainer, pl_module: Any) -> None:
         if is_search_within(trainer, self):
             return
         self._attributes.begin(trainer)
-        if has_more:
-            self._restorer.restore(trainer)
+        self._restorer.restore(trainer)
         if self._restorer.replays:
             self._weight_sums = sums_of(pl_module)
 
