@@ -9,7 +9,7 @@ from lightning_sm._lightning.loadable import load_problem
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
-from lightning_sm._resume.ranks import raise_on_all_ranks
+from lightning_sm._resume.ranks import on_main_rank, raise_on_all_ranks
 from lightning_sm._resume.record import CheckpointRecord, FitRecord
 from lightning_sm._resume.series import Series, newest_first, other_series
 from lightning_sm._resume.storage import is_remote
@@ -90,8 +90,8 @@ def choose(
         _check_job(trainer, series, job)
     found = [series]
     if mode in (ResumeMode.ALWAYS, ResumeMode.REQUIRE):
-        others = raise_on_all_ranks(trainer, series.root, lambda: _others_of(trainer, series))
-        found += [Series(series.root, name, series.number) for name in broadcast(trainer, others)]
+        others = on_main_rank(trainer, series.root, lambda: _others_of(series))
+        found += [Series(series.root, name, series.number) for name in others]
     own = Choice(series)
     for each in found:
         records, fit = _read_all(trainer, each)
@@ -126,10 +126,8 @@ def _read_all(trainer: Trainer, series: Series) -> Tuple[List[CheckpointRecord],
     return newest_first(records.values()), next((fit for fit in fits if fit.ended), fits[0] if fits else None)
 
 
-def _others_of(trainer: Trainer, series: Series) -> List[str]:
+def _others_of(series: Series) -> List[str]:
     """The other series of the directory with this fit, the one saved last first."""
-    if not trainer.is_global_zero:
-        return []
     times = {}
     for name in other_series(series.root, series.program):
         records = Series(series.root, name, series.number).records()
@@ -140,8 +138,6 @@ def _others_of(trainer: Trainer, series: Series) -> List[str]:
 
 def _check_job(trainer: Trainer, series: Series, job: ProgramIdentity) -> None:
     def find() -> Optional[str]:
-        if not trainer.is_global_zero:
-            return None
         found = {}
         for name in (series.program, *other_series(series.root, series.program)):
             first = Series(series.root, name, 0)
@@ -157,7 +153,7 @@ def _check_job(trainer: Trainer, series: Series, job: ProgramIdentity) -> None:
             _tell_other_settings(series, job, found)
         return None
 
-    problem = broadcast(trainer, raise_on_all_ranks(trainer, series.root, find))
+    problem = on_main_rank(trainer, series.root, find)
     if problem is not None:
         raise CheckpointError(f"{problem}.", hint=_OTHER_JOB)
 

@@ -3,13 +3,13 @@
 from typing import Callable, List, Optional, Sequence, Tuple, TypeVar
 
 from lightning_sm._lightning.checkpoints import is_failed_write, reasons_of
-from lightning_sm._lightning.collectives import gather_objects
+from lightning_sm._lightning.collectives import broadcast, gather_objects
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.record import SavedFile
 from lightning_sm._resume.storage import is_remote
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["agree_on_error", "partition_by_size", "raise_on_all_ranks", "removes_files"]
+__all__ = ["agree_on_error", "on_main_rank", "partition_by_size", "raise_on_all_ranks", "removes_files"]
 
 _Value = TypeVar("_Value")
 _UNREADABLE = "cannot be read ({})"
@@ -36,6 +36,22 @@ def raise_on_all_ranks(trainer: Trainer, what: str, action: Callable[[], _Value]
         error = caught
     agree_on_error(trainer, what, error, problem)
     return result  # type: ignore[return-value]  # without an error it is what the action returned
+
+
+def on_main_rank(trainer: Trainer, what: str, action: Callable[[], _Value], problem: str = _UNREADABLE) -> _Value:
+    """Run something on global rank 0 alone, and return its result on all ranks. Every rank must call it.
+
+    Args:
+        trainer: The trainer.
+        what: The path or URL that it is about.
+        action: What global rank 0 does; it calls no collective.
+        problem: What failed, as the words after ``what``.
+
+    Raises:
+        Exception: It failed; as :func:`raise_on_all_ranks`.
+    """
+    result = raise_on_all_ranks(trainer, what, lambda: action() if trainer.is_global_zero else None, problem)
+    return broadcast(trainer, result)  # type: ignore[return-value]  # that of global rank 0
 
 
 def agree_on_error(trainer: Trainer, what: str, error: Optional[BaseException], problem: str = _UNREADABLE) -> None:

@@ -29,7 +29,7 @@ from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.install import install_saves, read_plainly
 from lightning_sm._resume.model_state import are_equal, sums_of
 from lightning_sm._resume.points import ask_at_epoch_start, ask_at_save_points, stop_asking
-from lightning_sm._resume.ranks import raise_on_all_ranks, removes_files
+from lightning_sm._resume.ranks import on_main_rank, raise_on_all_ranks, removes_files
 from lightning_sm._resume.record import FitRecord, SavedFile
 from lightning_sm._resume.restorer import FitRestorer, release_loaders
 from lightning_sm._resume.saver import SeriesSaver
@@ -438,15 +438,13 @@ class AutoResumeMixin(Callback):
         series = self._chosen.series
 
         def write() -> None:
-            if not trainer.is_global_zero:
-                return
             weights = _write_weights(series, pl_module) if changed else None
             series.write(replace(self._fit, weights=weights))
 
         if self._fit.raised is not None:  # in an earlier start, and not in this one
             raise_on_all_ranks(trainer, series.root, lambda: self._remove_later_fits(trainer), "cannot be written ({})")
         self._fit = replace(self._fit, ended=True, raised=None)
-        raise_on_all_ranks(trainer, series.directory, write, "cannot be written ({})")
+        on_main_rank(trainer, series.directory, write, "cannot be written ({})")
 
     def _load_weights(self, trainer: Trainer, pl_module: Any, weights: SavedFile) -> None:
         source = self._chosen.source
