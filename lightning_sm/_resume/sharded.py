@@ -105,7 +105,6 @@ class ShardedWriter:
         self._pending: Optional[Future[None]] = None
         self._removals: List[str] = []
         self._cleaned: Set[str] = set()
-        self._has_said_why = False
         #: How many seconds the slowest save in a thread has taken.
         self.slowest = 0.0
 
@@ -153,7 +152,7 @@ class ShardedWriter:
         Raises:
             CheckpointError: A rank could not write. The older checkpoint is unchanged on every host.
         """
-        started, given = time.monotonic(), os.fspath(filepath)
+        given = os.fspath(filepath)
         self._finish_pending()
         target = broadcast(self.trainer, given if is_remote(given) else os.path.abspath(given))
         record = broadcast(self.trainer, saved_record(checkpoint) or self._new_record(target))
@@ -170,7 +169,6 @@ class ShardedWriter:
                 return
             files = self._write(write, checkpoint, target, stage)
             self._complete(target, record, stage, files, self.trainer)
-        self._tell_saved(target, files[0], started)
 
     def remove(self, original: Callable[[Any], None], path: Any) -> None:
         """Remove a checkpoint on every host, after the pending save, such as that of its replacement.
@@ -191,11 +189,6 @@ class ShardedWriter:
             self._removals.append(os.fspath(path))
         elif self.trainer.local_rank == 0:
             remove_at_once(os.fspath(path))
-
-    def _tell_saved(self, target: str, files: Sequence[SavedFile], started: float) -> None:
-        if self.trainer.is_global_zero:
-            megabytes, seconds = sum(file.size for file in files) / 1e6, time.monotonic() - started
-            log.info("Saved %s: %d files, %.1f MB, %.2f s", target, len(files), megabytes, seconds)
 
     def _new_record(self, target: str) -> CheckpointRecord:
         return CheckpointRecord(
@@ -315,7 +308,6 @@ class ShardedWriter:
                 write_copy()
                 files = self._files_in(stage, target, ranks)
                 self._complete(target, record, stage, files, ranks)
-            self._tell_saved(target, files[0], started)
             self.slowest = max(self.slowest, time.monotonic() - started)
 
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lightning-sm-folders")
@@ -329,14 +321,10 @@ class ShardedWriter:
 
         Return ``None``, and write a line to the log, where a host has no room for the copy.
         """
-        started = time.monotonic()
         if strategy_kind(self._strategy) == "fsdp2" and has_dcp_storage(self._namespace):
-            write_copy = self._copy_shards(write, checkpoint, target, stage)
-        else:  # the strategy writes files itself, or shards that are no DTensors
-            write_copy = self._copy_files(write, checkpoint, target, record, stage)
-        if write_copy is not None and self.trainer.is_global_zero:
-            log.info("Copied %s into memory: %.2f s; a thread writes it", target, time.monotonic() - started)
-        return write_copy
+            return self._copy_shards(write, checkpoint, target, stage)
+        # The strategy writes files itself, or shards that are no DTensors.
+        return self._copy_files(write, checkpoint, target, record, stage)
 
     def _copy_shards(
         self, write: Callable[[Any, Any], Any], checkpoint: Any, target: str, stage: _Stage
@@ -388,8 +376,7 @@ class ShardedWriter:
         size = sum(size for host, size in sizes if host == trainer.node_rank)
         reasons = gather_objects(trainer, _lack_of_memory(size + 2**20, folder))
         reason = next((each for each in reasons if each is not None), None)
-        if reason is not None and trainer.is_global_zero and not self._has_said_why:
-            self._has_said_why = True
+        if reason is not None and trainer.is_global_zero:
             log.warning("Saving %s synchronously: %s", target, reason)
         return reason is None
 

@@ -8,7 +8,7 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
 from lightning_sm._lightning.legacy import connector_of
 from lightning_sm._lightning.replaced_method import UndoList, listen
-from lightning_sm._lightning.restart import SavePoint, resumes_within_epochs
+from lightning_sm._lightning.restart import SavePoint
 from lightning_sm._lightning.trainer import Callback, Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.model_state import are_equal, weight_sums
@@ -16,7 +16,7 @@ from lightning_sm._resume.points import ask_at_epoch_start, ask_at_save_points, 
 from lightning_sm._sagemaker.exit_codes import STOPPED, SUCCESS
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._shutdown import Deadline, SigtermHandler, have_equal_batches, read_deadline
-from lightning_sm.callbacks.auto_resume import AutoResumeMixin, resume_of
+from lightning_sm.callbacks.auto_resume import resume_of
 from lightning_sm.callbacks.model_export import exports_of
 from lightning_sm.errors import ExportError
 
@@ -168,7 +168,7 @@ class GracefulStopMixin(Callback):
         if point is not None and resume is not None and resume.saver is not None:
             resume.saver.save(trainer, point)
         elif trainer.is_global_zero:
-            log.info("Nothing is saved %s", _why_not_saved(trainer, resume))
+            log.info("Nothing is saved at this point: a restart continues from the last save, if there is one.")
         has_swapped = trainer.validating and not are_equal(self._trained_sums, weight_sums(pl_module.parameters()))
         if any_true(trainer, has_swapped):
             problem = "Nothing is exported: this validation has swapped the weights"
@@ -180,19 +180,6 @@ class GracefulStopMixin(Callback):
         else:
             _export(trainer, pl_module, text)
         raise SystemExit(exit_code)
-
-
-def _why_not_saved(trainer: Trainer, resume: Optional[AutoResumeMixin]) -> str:
-    if resume is None:
-        return "without AutoResume"
-    if resume.saver is None:
-        return "of a fit that cannot be resumed"
-    where = "within an epoch before Lightning 2.5"
-    if trainer.validating:
-        where = "within a validation"
-    elif resumes_within_epochs(resume.namespace):
-        where = "within an epoch of whose steps Lightning has counted none"
-    return f"{where}: a restart continues from the save before it"
 
 
 def _export(trainer: Trainer, pl_module: Any, stopped_by: str) -> None:

@@ -29,6 +29,7 @@ HOOKS = {
     "on_train_end": "end",
     "on_fit_end": "fit end",
 }
+NOTHING_SAVED = "Nothing is saved at this point: a restart continues from the last save, if there is one."
 
 
 class Kill(pl.Callback):
@@ -146,7 +147,7 @@ def test_in_a_validation_nothing_is_saved_and_a_restart_goes_back_to_the_save_be
     assert_stops(143, lambda: fit(run, model))
     assert kill.seen == ["epoch", *["step"] * EPOCH, *["validation"] * 2]
     assert saved(tmp_path) == [("batch", EPOCH - 1), ("validation", EPOCH)]
-    assert "Nothing is saved within a validation: a restart continues from the save before it" in lines
+    assert NOTHING_SAVED in lines
     again = Kill()
     fit(trainer(again))
     assert again.seen[:EPOCH] == ["validation"] * EPOCH
@@ -179,22 +180,16 @@ def test_a_fit_whose_steps_are_not_counted_is_stopped_within_an_epoch(lines, tra
     assert_stops(143, lambda: fit(run, StepsItself(is_told)))
     assert kill.seen.count("step") == EPOCH + 3
     assert saved(tmp_path) == [("epoch", 0)]
-    words = "Nothing is saved within an epoch of whose steps Lightning has counted none: a restart continues from the"
-    assert any(line.startswith(words) for line in lines)
+    assert NOTHING_SAVED in lines
 
 
-@pytest.mark.parametrize(
-    ("saves", "line"),
-    [(False, "Nothing is saved without AutoResume"), (True, "Nothing is saved of a fit that cannot be resumed")],
-)
-def test_a_fit_in_a_process_of_multiprocessing_is_stopped_without_a_save(
-    lines, trainer, tmp_path, monkeypatch, saves, line
-):
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_fit_in_a_process_of_multiprocessing_is_stopped_without_a_save(lines, trainer, tmp_path, monkeypatch, saves):
     monkeypatch.setattr("multiprocessing.parent_process", lambda: object())
     kill = Kill("step", 3)
     assert_stops(143, lambda: fit(trainer(kill, saves=saves)))
     assert kill.seen.count("step") == 3
-    assert line in lines
+    assert NOTHING_SAVED in lines
     assert list(tmp_path.rglob("*.ckpt")) == []
 
 

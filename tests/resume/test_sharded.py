@@ -198,8 +198,7 @@ def test_without_room_in_memory_it_is_synchronous_and_says_so(lines, strategy, d
         monkeypatch.setattr(sharded, "MEMORY", str(directory / "none"))
     else:
         monkeypatch.setattr(sharded, "state_bytes", lambda trainer: 10**18)
-    for name in ("a.ckpt", "b.ckpt"):
-        save(strategy, directory / name)
+    save(strategy, directory / "a.ckpt")
     assert whole(directory / "a.ckpt") == b"one"
     (line,) = [line for line in lines if "synchronously" in line]
     assert line.startswith(f"Saving {directory}/a.ckpt synchronously: ")
