@@ -51,8 +51,6 @@ def check_url(url: str, what: str = "checkpoint directory") -> None:
     """
     if url.startswith("memory://"):  # of this process only: fsspec's own, for tests
         return
-    if url.startswith("file://"):
-        raise CheckpointError(f"The {what} {url} is a URL of local files.", hint="Write the path without file://.")
     if not _S3_URL.fullmatch(url):
         raise CheckpointError(
             f"The {what} {url} is neither a local directory nor a URL of S3.",

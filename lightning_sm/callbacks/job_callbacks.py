@@ -91,7 +91,9 @@ def own_callbacks(
         )
     # Before the callback whose teardown may end the program.
     own += monitor_callbacks(arguments, present, context, routing)
-    own += _graceful_stop(present, context)
+    graceful_stop = _absent("GracefulStop", present, context)
+    if graceful_stop is not None and (job.in_container or options.max_runtime is not None):
+        own.append(graceful_stop(options.max_runtime))
     for callback in own:
         if type(callback).__module__ == "lightning_sm":  # Lightning's own stay as they are
             skip_unused_hooks(context.namespace, callback)
@@ -194,14 +196,6 @@ def _checkpoint_dir(present: Sequence[Any], context: RunContext) -> str:
     if context.topology.is_rank_zero:
         log.info("Checkpoints are saved in and resumed from %s, the dirpath of a ModelCheckpoint", url)
     return url
-
-
-def _graceful_stop(present: Sequence[Any], context: RunContext) -> List[Any]:
-    in_container, max_runtime = context.job.in_container, context.options.max_runtime
-    graceful_stop = _absent("GracefulStop", present, context)
-    if graceful_stop is None or not (in_container or max_runtime is not None):
-        return []
-    return [graceful_stop(max_runtime=max_runtime)]
 
 
 def _saves(arguments: Dict[str, Any]) -> bool:

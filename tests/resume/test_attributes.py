@@ -253,26 +253,6 @@ def test_a_data_set_reads_again_what_it_had_made_on_demand():
     assert torch.equal(again.generator.get_state(), data.generator.get_state())
 
 
-class OwnData(Data):
-    @property
-    def dataset(self):
-        return self
-
-
-class Answers(Data):
-    """Has each attribute that it is asked for, as a proxy of another process's data."""
-
-    def __getattr__(self, name):
-        return type(self)()
-
-
-@pytest.mark.parametrize("kind", [OwnData, Answers])
-def test_data_sets_within_each_other_without_end(kind):
-    data, again = kind(), kind()
-    restored(saved_after(trainer_of(data=[data]), lambda: setattr(data, "epoch", 3)), data=[again])
-    assert again.epoch == 3
-
-
 class Counting(torch.optim.SGD):
     def __init__(self, model):
         super().__init__(model.parameters(), lr=0.1)

@@ -312,30 +312,6 @@ def two_without_a_length(pl, size):
     return made
 
 
-def told_of_epochs(pl):
-    class Net(net(pl)):
-        def on_train_epoch_start(self):
-            self.trainer.train_dataloader.dataset.epoch = self.current_epoch
-
-    return Net()
-
-
-class Told(Numbers):
-    """Samples that differ from epoch to epoch."""
-
-    epoch = 0
-
-    def __getitem__(self, index):
-        inputs, targets = super().__getitem__(index)
-        return inputs * (1 + self.epoch / 10), targets
-
-
-def told_with_workers(pl, size):
-    return Setup(
-        told_of_epochs(pl), DataLoader(Told(size.samples), BATCH_SIZE, shuffle=True, num_workers=2), in_order()
-    )
-
-
 class ToldStream(Stream):
     """Noisy samples, whose order follows from the epoch."""
 
@@ -348,8 +324,11 @@ class ToldStream(Stream):
 
 
 def told_stream_with_workers(pl, size):
-    loader = DataLoader(ToldStream(size.samples), batch_size=BATCH_SIZE, num_workers=2)
-    return Setup(told_of_epochs(pl), loader, in_order())
+    class Net(net(pl)):
+        def on_train_epoch_start(self):
+            self.trainer.train_dataloader.dataset.epoch = self.current_epoch
+
+    return Setup(Net(), DataLoader(ToldStream(size.samples), batch_size=BATCH_SIZE, num_workers=2), in_order())
 
 
 class CountingStream(Stream):
@@ -432,7 +411,6 @@ BEGIN_AGAIN = {
 OTHERS = {
     KEPT: with_loader(lambda size: Endless(Numbers(size.samples), batch_size=BATCH_SIZE)),
     "a stream that is told of epochs": told_stream_with_workers,
-    "data that are told of epochs": told_with_workers,
     "an iterator of its own": with_loader(lambda size: DataLoader(OwnIterator(size.samples), BATCH_SIZE)),
     "a state, lazily": with_loader(lambda size: LazyWithState(Numbers(size.samples), BATCH_SIZE)),
     "a state without a length": with_loader(lambda size: LengthlessWithState(size.batches)),

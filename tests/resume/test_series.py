@@ -67,14 +67,6 @@ def test_what_is_no_save_stays(series):
     assert series.fit() == FitRecord(ended=True)
 
 
-def test_of_earlier_fits_the_last_save_is_kept_on_every_host(tmp_path, series):
-    """Only the main host has ``fit.json``."""
-    for number in range(3):
-        save(series, number, number)
-    Series(str(tmp_path), "train-aaaaaa", 1).thin_out_earlier()
-    assert names(series) == ["step-2.ckpt", "step-2.json"]
-
-
 def test_a_record_goes_before_its_checkpoint(series, monkeypatch):
     for step in (1, 2):
         save(series, step, step)

@@ -50,7 +50,7 @@ def other_endpoints_are_forgotten(monkeypatch):
         ("gs://bucket/a", "gs://bucket/a is neither", "s3://BUCKET/PREFIX"),
         ("s3://", "s3:// is neither", "s3://BUCKET/PREFIX"),
         ("s3://user:pw@bucket/a", "is neither", "s3://BUCKET/PREFIX"),
-        ("file:///data", "local files", "without file://"),
+        ("file:///data", "is neither a local directory nor", "or is a local directory"),
     ],
 )
 def test_other_urls_are_refused(url, problem, hint):

@@ -369,7 +369,8 @@ def changed_by_epochs(pl, size):
 
     # DDP waits for gradients of layers that are frozen amid the training.
     arguments = {"strategy": "ddp_find_unused_parameters_true"} if size.ranks > 1 else {}
-    return Setup(Net(), DataLoader(data, batch_size=BATCH_SIZE, shuffle=True), in_order(), arguments)
+    # Worker processes get the data set as it is then.
+    return Setup(Net(), DataLoader(data, BATCH_SIZE, shuffle=True, num_workers=1), in_order(), arguments)
 
 
 @setup
