@@ -57,34 +57,34 @@ class Job:
         epochs=3,
         *,
         stop_after=None,
-        resume="auto",
-        name="this-job",
-        program="train-aaaaaa",
-        save_every=0.01,
         model=None,
         callbacks=(),
         ckpt_path=None,
         is_new_process=True,
         val=True,
-        **arguments,
+        **options,
     ):
         """Fit; raise :class:`Interrupted` after the batch with the number ``stop_after``."""
         if is_new_process:
             forget_fits()
         self.model = tiny_model(pl) if model is None else model
         self.count_steps(self.model, stop_after)
+        quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
+        with log_lines() as self.said:
+            self.trainer = self.make_trainer(list(callbacks), **{**quiet, "max_epochs": epochs, **options})
+            self.trainer.fit(self.model, loader(), loader() if val else None, ckpt_path=ckpt_path)
+        return self
+
+    def make_trainer(
+        self, callbacks, *, resume="auto", name="this-job", program="train-aaaaaa", save_every=0.01, **arguments
+    ):
+        """A trainer with ``AutoResume`` alone."""
         options = {key: arguments.pop(key) for key in ("weights_only", "async_save") if key in arguments}
         saves = callback_class(NAMESPACE, "AutoResume")(
             str(self.directory), resume, Identity(name, program), save_every=save_every, **options
         )
-        arguments = {"num_sanity_val_steps": 0, "enable_checkpointing": False, "logger": False, **arguments}
-        self.trainer = pl.Trainer(
-            max_epochs=epochs, accelerator="cpu", devices=1, enable_progress_bar=False, enable_model_summary=False,
-            default_root_dir=str(self.directory), callbacks=[*callbacks, saves], **arguments,
-        )  # fmt: skip
-        with log_lines() as self.said:
-            self.trainer.fit(self.model, loader(), loader() if val else None, ckpt_path=ckpt_path)
-        return self
+        arguments = {"num_sanity_val_steps": 0, "enable_checkpointing": False, **arguments}
+        return pl.Trainer(devices=1, default_root_dir=str(self.directory), callbacks=[*callbacks, saves], **arguments)
 
     def interrupted(self, after, **more):
         with pytest.raises(Interrupted):

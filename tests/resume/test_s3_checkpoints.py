@@ -6,21 +6,13 @@ from unittest import mock
 import pytest
 
 from lightning_sm import trainer_settings
-from lightning_sm._lightning import installed_namespaces
-from lightning_sm._resume.fits import forget_fits
 from lightning_sm._resume.storage import forget_systems
 from lightning_sm.errors import CheckpointError
 from tests.helpers.s3 import FailingProxy, s3_server
-from tests.helpers.tiny import loader, tiny_model, weights
-from tests.projects.container import log_lines
-from tests.resume.job import Job
+from tests.helpers.tiny import loader, tiny_model
+from tests.resume.job import EPOCH, Job, pl
 
 pytestmark = pytest.mark.full
-
-NAMESPACE = installed_namespaces()[-1]
-PL = NAMESPACE.module()
-# Steps in an epoch.
-EPOCH = 8
 
 
 @pytest.fixture(scope="module")
@@ -51,21 +43,11 @@ class S3Job(Job):
         super().__init__(f"s3://logs/{prefix}")
         self.s3, self.prefix, self.monkeypatch = s3, prefix, monkeypatch
 
-    def fit(self, epochs=2, *, stop_after=None, options=None, callbacks=(), ckpt_path=None):
-        forget_fits()
-        self.model = tiny_model(PL)
-        self.count_steps(self.model, stop_after)
+    def make_trainer(self, callbacks, *, options=None, **arguments):
         defaults = {"checkpoint_dir": self.directory, "save_every": "0.01s", "report": False, "log_metrics": False}
         sagemaker = {**defaults, **(options or {})}
-        with log_lines() as self.said:
-            self.trainer = PL.Trainer(
-                **trainer_settings(
-                    sagemaker=sagemaker, trainer_class=PL.Trainer, max_epochs=epochs, accelerator="cpu", logger=False,
-                    enable_progress_bar=False, enable_model_summary=False, callbacks=list(callbacks),
-                )
-            )  # fmt: skip
-            self.trainer.fit(self.model, loader(), loader(), ckpt_path=ckpt_path)
-        return self
+        settings = trainer_settings(sagemaker=sagemaker, trainer_class=pl.Trainer, callbacks=callbacks, **arguments)
+        return pl.Trainer(**settings)
 
     def names(self):
         """What is below the prefix."""
@@ -85,15 +67,9 @@ class S3Job(Job):
 
 
 @pytest.fixture(scope="module")
-def expected():
-    """The weights of plain Lightning after two epochs."""
-    trainer = PL.Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False,
-    )  # fmt: skip
-    model = tiny_model(PL)
-    trainer.fit(model, loader(), loader())
-    return weights(model)
+def expected(tmp_path_factory):
+    """The weights of a fit that is saved on a disk, and not interrupted."""
+    return Job(tmp_path_factory.mktemp("elsewhere")).fit().weights
 
 
 def test_a_restarted_job_goes_on_within_its_epoch_and_one_that_had_ended_does_not(job, expected):
@@ -102,7 +78,7 @@ def test_a_restarted_job_goes_on_within_its_epoch_and_one_that_had_ended_does_no
     assert job.saves == kept
     job.fit()
     assert job.says("Resuming fit 0 of this program from step-10.ckpt (epoch 1, step 10) in s3://logs/")
-    assert (job.steps, job.weights) == (EPOCH - 2, expected)
+    assert (job.steps, job.weights) == (2 * EPOCH - 2, expected)
     metrics = dict(job.trainer.callback_metrics)
     job.fit()
     assert job.steps == 0
@@ -137,21 +113,21 @@ def test_a_save_that_is_not_whole_is_passed_over(job, expected):
 
 def test_the_dirpath_of_a_checkpoint_callback_resumes_without_a_directory_of_sagemakers(job, expected):
     options = {"checkpoint_dir": None}
-    best = PL.callbacks.ModelCheckpoint(f"{job.directory}/best", monitor="val_loss", save_top_k=1)
+    best = pl.callbacks.ModelCheckpoint(f"{job.directory}/best", monitor="val_loss", save_top_k=1)
     job.interrupted(EPOCH + 3, options=options, callbacks=[best])
-    again = PL.callbacks.ModelCheckpoint(f"{job.directory}/best", monitor="val_loss", save_top_k=1)
+    again = pl.callbacks.ModelCheckpoint(f"{job.directory}/best", monitor="val_loss", save_top_k=1)
     job.fit(options=options, callbacks=[again])
     assert job.says(f"resumed from {job.directory}/best")
-    assert (job.steps, job.weights) == (EPOCH - 2, expected)
+    assert (job.steps, job.weights) == (2 * EPOCH - 2, expected)
 
 
 def test_saves_in_the_background_arrive(job, expected):
     job.interrupted(EPOCH + 3, options={"async_save": True})
     assert len([name for name in job.saves if name.endswith(".json")]) == 3
     job.fit(options={"async_save": True})
-    assert job.steps < EPOCH
+    assert job.steps < 2 * EPOCH
     assert job.weights == expected
-    assert {"step-16.ckpt", "step-16.json"} <= set(job.saves)
+    assert {"step-24.ckpt", "step-24.json"} <= set(job.saves)
 
 
 def test_a_save_that_fails_in_the_middle_is_an_error_and_the_older_one_stays(job, expected):
@@ -159,7 +135,7 @@ def test_a_save_that_fails_in_the_middle_is_an_error_and_the_older_one_stays(job
     job.monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
     forget_systems()
 
-    class Deny(PL.Callback):
+    class Deny(pl.Callback):
         def on_train_epoch_start(self, trainer, pl_module):
             if trainer.current_epoch == 1:
                 proxy.status = 403
@@ -183,9 +159,9 @@ def test_a_ckpt_path_is_downloaded_loaded_and_never_removed(job, expected, tmp_p
     job.monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     job.fit(options=elsewhere, ckpt_path=given)
     assert job.says("Downloading step-10.ckpt from s3://")
-    assert (job.steps, job.weights) == (EPOCH - 2, expected)
+    assert (job.steps, job.weights) == (2 * EPOCH - 2, expected)
     assert job.names() == before
-    (found,) = job.trainer.test(tiny_model(PL), loader(), ckpt_path=given, verbose=False)
-    plain = PL.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
-    assert plain.test(tiny_model(PL), loader(), ckpt_path=given, verbose=False) == [found]
+    (found,) = job.trainer.test(tiny_model(pl), loader(), ckpt_path=given, verbose=False)
+    plain = pl.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+    assert plain.test(tiny_model(pl), loader(), ckpt_path=given, verbose=False) == [found]
     assert sorted(os.listdir(tmp_path)) == ["checkpoints", "opt-ml"]
