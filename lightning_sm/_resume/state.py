@@ -60,11 +60,9 @@ def restore_communication(trainer: Trainer, states: List[Any], *, is_same_world:
 
 def on_cpu(value: Any) -> Any:
     """Return nested containers with their tensors in host memory, where any rank can read them."""
-    if hasattr(value, "detach"):
-        return value.detach().cpu()
-    if isinstance(value, dict):
-        return {key: on_cpu(inner) for key, inner in value.items()}
-    return [on_cpu(inner) for inner in value] if type(value) is list else value
+    from torch.utils._pytree import tree_map
+
+    return tree_map(lambda each: each.detach().cpu() if hasattr(each, "detach") else each, value)
 
 
 def _loader_state(loader: Any, iterated: Any) -> Dict[str, Any]:
