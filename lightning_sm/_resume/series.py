@@ -22,6 +22,7 @@ __all__ = [
     "is_in_series",
     "newest_first",
     "other_series",
+    "remove_from",
     "saved_record",
 ]
 
@@ -92,7 +93,7 @@ class Series:
         stems = {os.path.splitext(name)[0] for name in kept}
         found = [name for name in self.storage.names() if _RECORD.fullmatch(name) or _SAVE.fullmatch(name)]
         old = [name for name in found if os.path.splitext(name)[0] not in stems]
-        _remove(self.storage, sorted(old, key=lambda name: not name.endswith(".json")))
+        remove_from(self.storage, sorted(old, key=lambda name: not name.endswith(".json")))
 
     def remove_replaced(self) -> None:
         """Remove all but the newest saves of the fit on this host, when no thread is writing there."""
@@ -101,7 +102,7 @@ class Series:
     def remove_later_fits(self) -> None:
         """Remove the saves of the program's later fits, which started from what is trained anew now."""
         program = Storage(f"{self.root}/{self.program}")
-        _remove(program, [name for name in program.names() if _fit_number(name) > self.number])
+        remove_from(program, [name for name in program.names() if _fit_number(name) > self.number])
 
     def thin_out_earlier(self) -> None:
         """Keep the last save only of the fits before this one on this host, when this one has ended."""
@@ -110,7 +111,7 @@ class Series:
             earlier.remove_but([record.name for record in earlier.records()[:1]])
 
 
-def _remove(storage: Storage, names: Iterable[str]) -> None:
+def remove_from(storage: Storage, names: Iterable[str]) -> None:
     """Remove files or folders. What remains at a URL is logged: it is no harm."""
     for name in names:
         try:

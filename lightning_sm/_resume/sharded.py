@@ -44,7 +44,7 @@ from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.ranks import agree_on_error, partition_by_size, raise_on_all_ranks
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, SavedFile
-from lightning_sm._resume.series import complete_record, saved_record
+from lightning_sm._resume.series import complete_record, remove_from, saved_record
 from lightning_sm._resume.snapshot import Snapshot
 from lightning_sm._resume.storage import Storage, is_remote, storage_error
 from lightning_sm._resume.transfers import own_checkpoint_io
@@ -167,7 +167,8 @@ class ShardedWriter:
             if write_copy is not None:
                 self._complete_in_thread(target, record, stage, write_copy)
                 return
-            files = self._write(write, checkpoint, target, stage)
+            self._let_write(target, lambda: write(checkpoint, stage.path), self.trainer)
+            files = self._files_in(stage, target, self.trainer)
             self._complete(target, record, stage, files, self.trainer)
 
     def remove(self, original: Callable[[Any], None], path: Any) -> None:
@@ -179,11 +180,7 @@ class ShardedWriter:
         """
         if is_remote(path):
             directory, _, name = os.fspath(path).rpartition("/")
-            try:
-                if self.trainer.is_global_zero:
-                    Storage(directory).remove(name)
-            except CheckpointError as error:  # what remains is no harm
-                log.warning("%s", error)
+            remove_from(Storage(directory), [name] if self.trainer.is_global_zero else ())
         elif self._pending is not None:
             # Another host may still be copying the replacement. The next save begins with an agreement.
             self._removals.append(os.fspath(path))
@@ -240,21 +237,6 @@ class ShardedWriter:
         ranks = (rank for rank, group in enumerate(groups) if group == groups[trainer.global_rank])
         return _Stage(path, tuple(ranks), trainer.global_rank)
 
-    def _write(
-        self,
-        write: Callable[[Any, Any], Any],
-        checkpoint: Any,
-        target: str,
-        stage: _Stage,
-        elsewhere: Sequence[SavedFile] = (),
-    ) -> _Files:
-        """Let the strategy write, and return the files of all hosts, and the names of this host's.
-
-        Files that this rank has written to another place are in ``elsewhere`` then.
-        """
-        self._let_write(target, lambda: write(checkpoint, stage.path), self.trainer)
-        return self._files_in(stage, target, self.trainer, elsewhere)
-
     def _let_write(self, target: str, write: Callable[[], Any], ranks: Any) -> None:
         """Run what writes shards, with collectives of its own, and raise on all ranks if it failed on any."""
         errors: List[BaseException] = []
@@ -268,7 +250,10 @@ class ShardedWriter:
         agree_on_error(ranks, f"The checkpoint {target}", errors[0] if errors else None, _problem_of(target))
 
     def _files_in(self, stage: _Stage, target: str, ranks: Any, elsewhere: Sequence[SavedFile] = ()) -> _Files:
-        """Flush and read what has been written to a folder, each rank a part of it."""
+        """Flush and read what has been written to a folder, each rank a part of it.
+
+        Return the files of all hosts, with those that this rank has written ``elsewhere``, and this host's names.
+        """
         own = self._on_all_ranks(target, lambda: Storage(stage.path).files() if stage.leads else [], ranks)
         listed = gather_objects(ranks, own)[stage.ranks[0]]
         mine = partition_by_size(listed, stage.ranks.index(stage.rank), len(stage.ranks))
@@ -407,7 +392,8 @@ class ShardedWriter:
                 clear()
                 shards = dcp_storage(self._namespace, lambda state: uploaded.extend(_send_dcp(connector, state, url)))
             with shards:
-                files, own = self._write(write, checkpoint, url, stage, uploaded)
+                self._let_write(url, lambda: write(checkpoint, stage.path), self.trainer)
+            files, own = self._files_in(stage, url, self.trainer, uploaded)
             record = replace(record, files=files)
             self._on_all_ranks(url, lambda: _write_manifest(stage, record))
             if connector is None:
