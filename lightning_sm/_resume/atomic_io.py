@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Set
 from lightning_sm._atomic_file import partial_path, remove_on_error, remove_stale, replace_atomically
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._logging import log
-from lightning_sm._resume.record import SavedFile
+from lightning_sm._resume.record import CheckpointRecord, SavedFile
 from lightning_sm._resume.series import complete_record, saved_record
 from lightning_sm._resume.snapshot import Snapshot
 from lightning_sm._resume.storage import Storage, is_remote, storage_error
@@ -189,7 +189,7 @@ class AtomicCheckpointIOMixin(_Base):
         options = {} if storage_options is None else {"storage_options": storage_options}
         record = saved_record(checkpoint)
         if is_remote(target):
-            self._save_remote(checkpoint, target, options)
+            self._save_remote(checkpoint, target, options, record)
             return
         directory, name = os.path.split(os.path.abspath(target))
         save_id = secrets.token_hex(8)
@@ -213,12 +213,11 @@ class AtomicCheckpointIOMixin(_Base):
                 raise
             log.warning("%s", storage_error(str(path), "cannot be removed", error))
 
-    def _save_remote(self, checkpoint: Any, url: str, options: Any) -> None:
+    def _save_remote(self, checkpoint: Any, url: str, options: Any, record: Optional[CheckpointRecord]) -> None:
         """Write a temporary file and upload it, or let a project's own ``CheckpointIO`` write to the URL.
 
         Of a save of the series the record must tell the size and CRC-32.
         """
-        record = saved_record(checkpoint)
         if self._is_lightnings(self.inner, options) or record is not None:
             with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder:
                 part = os.path.join(folder, "checkpoint")

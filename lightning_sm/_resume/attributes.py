@@ -254,7 +254,8 @@ class Attributes:
                 own = {name: value for name, value in own.items() if name not in of_optimizers}
             elif _is_metric(each):
                 own = {name: value for name, value in own.items() if name not in {*of_metrics, *each._defaults}}
-            buffers, hidden = own.get("_buffers", {}), own.get("_non_persistent_buffers_set", ())
+            of_module = own if isinstance(each, torch.nn.Module) else {}
+            buffers, hidden = of_module.get("_buffers", {}), of_module.get("_non_persistent_buffers_set", ())
             # Buffers that are no part of the module's state_dict.
             values = {**own, **{name: buffers[name] for name in hidden}}
             found[owner] = {
@@ -511,7 +512,7 @@ def sampler_values(loader: Any) -> Dict[str, Any]:
 
 
 def get_sampler_state(loader: Any) -> Dict[str, Any]:
-    """Return the generators and numbers among them, which differ in another attempt, and not in what changes only."""
+    """Return the generators and numbers among them, from which the order of an epoch is drawn."""
     found = sampler_attributes(loader)
     return {path: _packed_or_not(value, set()) for path, _, _, value in found if is_drawn_by(value)}
 
@@ -567,7 +568,8 @@ def _size_of_model(trainer: Trainer) -> int:
 
 
 def _value_of(owner: Any, name: str) -> Any:
-    return vars(owner).get(name, vars(owner).get("_buffers", {}).get(name))
+    own = vars(owner)
+    return own[name] if name in own else own.get("_buffers", {}).get(name)
 
 
 def _packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) -> Any:

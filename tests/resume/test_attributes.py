@@ -353,7 +353,7 @@ class Own:
     """A plain object of a project, which holds another one, and itself."""
 
     def __init__(self):
-        self.inner, self.me, self.value = SimpleNamespace(value=0), self, 0
+        self.inner, self.me, self.value, self._buffers = SimpleNamespace(value=0), self, 0, [0]
 
 
 @pytest.mark.parametrize(
@@ -410,6 +410,7 @@ def test_what_is_as_large_as_the_model_is_saved_once_where_all_ranks_have_the_sa
     def saved_by(rank, value):
         model, kept = Model(), Attributes(NAMESPACE)
         model.large, model.average = torch.nn.Linear(1200, 1200), {"weight": torch.zeros(1200, 1200)}
+        model.held = Own()
         trainer = trainer_of(model, is_global_zero=rank == 0)
         kept.begin(trainer)
         model.average["weight"].fill_(value)
