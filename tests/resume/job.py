@@ -14,7 +14,7 @@ from tests.helpers.series import saves_of
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
 
-__all__ = ["EPOCH", "NAMESPACE", "Interrupted", "Job", "forked", "kill", "killed", "pl"]
+__all__ = ["EPOCH", "NAMESPACE", "At", "Interrupted", "Job", "forked", "kill", "killed", "pl", "raising"]
 
 # Batches in an epoch.
 EPOCH = 8
@@ -22,6 +22,22 @@ EPOCH = 8
 
 class Interrupted(Exception):
     """Ends a fit as the loss of its container does."""
+
+
+class At(pl.Callback):
+    """Acts in a hook: each time, or at a step."""
+
+    def __init__(self, hook, act, step=None):
+        setattr(self, hook, lambda trainer, *_: act() if step in (None, trainer.global_step) else None)
+
+
+def raising(error):
+    """What raises an error."""
+
+    def act():
+        raise error
+
+    return act
 
 
 class Job:

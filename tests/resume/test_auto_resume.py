@@ -14,7 +14,7 @@ from lightning_sm.errors import CheckpointError
 from tests.helpers.checkpoint_files import Extra, damage
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
-from tests.resume.job import EPOCH, NAMESPACE, Interrupted, Job, pl
+from tests.resume.job import EPOCH, NAMESPACE, At, Interrupted, Job, pl, raising
 
 
 @pytest.fixture
@@ -148,35 +148,25 @@ def test_fits_have_series_of_their_own_and_earlier_ones_keep_one_save(job):
     assert not job.path("", fit=1).exists()
 
 
-class Raises(pl.Callback):
-    """Raises an error at a step, as one that prunes a trial of a search."""
-
-    def __init__(self, error, step=10):
-        self.error, self.step = error, step
-
-    def on_train_batch_start(self, trainer, *_):
-        if trainer.global_step == self.step:
-            raise self.error
+def raises(error, step=10):
+    """A callback that raises an error at a step, as one that prunes a trial of a search."""
+    return At("on_train_batch_start", raising(error), step)
 
 
 def test_later_fits_stay_while_an_earlier_one_raises_what_the_program_has_caught(job):
     def trained(step):
         """How many steps the second fit of a new process trains, whose first one raises at a step."""
         with suppress(Interrupted):
-            job.fit(2, callbacks=[Raises(Interrupted(), step)])
+            job.fit(2, callbacks=[raises(Interrupted(), step)])
         return job.fit(1, is_new_process=False).steps
 
-    assert [trained(step) for step in (10, 10, 10, 12, 12, None, None)] == [EPOCH, 0, 0, EPOCH, 0, EPOCH, 0]
+    assert [trained(step) for step in (10, 10, 10, 12, 12, -1, -1)] == [EPOCH, 0, 0, EPOCH, 0, EPOCH, 0]
 
 
 def test_a_stop_or_an_error_after_the_end_is_no_other_end_of_a_fit(job):
-    class Fails(pl.Callback):
-        def on_fit_end(self, *_):
-            raise Interrupted
-
     def ends(error):
         with pytest.raises(type(error)):
-            job.fit(2, callbacks=[Raises(error)])
+            job.fit(2, callbacks=[raises(error)])
 
     ends(Interrupted())
     job.fit(1, is_new_process=False)
@@ -186,7 +176,7 @@ def test_a_stop_or_an_error_after_the_end_is_no_other_end_of_a_fit(job):
     assert job.fit(1, is_new_process=False).steps == 0
     job.fit(2)
     with pytest.raises(Interrupted):
-        job.fit(2, callbacks=[Fails()])
+        job.fit(2, callbacks=[At("on_fit_end", raising(Interrupted()))])
     assert job.fit(2).steps == 0
 
 
@@ -344,13 +334,9 @@ def full(partial, target):
 
 @pytest.mark.parametrize("async_save", [False, True])
 def test_a_save_that_fails_ends_the_fit_and_older_ones_stay(job, async_save, monkeypatch):
-    class Fills(pl.Callback):
-        def on_train_batch_start(self, trainer, *_):
-            if trainer.global_step == 5:
-                monkeypatch.setattr(REPLACE, full)
-
+    fills = At("on_train_batch_start", lambda: monkeypatch.setattr(REPLACE, full), step=5)
     with pytest.raises(CheckpointError, match=r"step-\d+\.ckpt could not be saved .*No space left on device.* HINT: "):
-        job.fit(callbacks=[Fills()], async_save=async_save)
+        job.fit(callbacks=[fills], async_save=async_save)
     monkeypatch.undo()
     # In the background two saves may not have been complete.
     steps = next(step for step in ((5, 4, 3) if async_save else (5,)) if f"step-{step}.ckpt" in job.saves)

@@ -11,7 +11,7 @@ from lightning_sm.errors import CheckpointError
 from tests.helpers.callbacks import averaging
 from tests.helpers.checkpoint_files import damage
 from tests.helpers.tiny import tiny_model, with_batch_norm
-from tests.resume.job import EPOCH, NAMESPACE, Job, kill, killed, pl
+from tests.resume.job import EPOCH, NAMESPACE, At, Job, kill, killed, pl
 
 SETUPS = {
     "early stopping and average": lambda: [
@@ -21,13 +21,6 @@ SETUPS = {
     "average": lambda: [averaging(pl)],
     "swa with batch norm": lambda: [pl.callbacks.StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=1)],
 }
-
-
-class Kill(pl.Callback):
-    """Kills the process in a hook, if a condition holds."""
-
-    def __init__(self, hook, condition=lambda trainer: True):
-        setattr(self, hook, lambda trainer, *_: condition(trainer) and kill())
 
 
 def without(name, fit):
@@ -59,11 +52,11 @@ class Fit(Job):
 
 # In the order in which a fit comes to them.
 MOMENTS = {
-    "in the second epoch": lambda fit: fit.run(Kill("on_train_batch_start", lambda trainer: trainer.global_step == 11)),
+    "in the second epoch": lambda fit: fit.run(At("on_train_batch_start", kill, step=11)),
     "before the save of the end": lambda fit: without("on_train_end", fit),
-    "within on_train_end": lambda fit: fit.run(Kill("on_train_end")),
+    "within on_train_end": lambda fit: fit.run(At("on_train_end", kill)),
     "before the record of the end": lambda fit: without("_end_fit", fit),
-    "before the export": lambda fit: fit.run(Kill("on_fit_end")),
+    "before the export": lambda fit: fit.run(At("on_fit_end", kill)),
 }
 
 

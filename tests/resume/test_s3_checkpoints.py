@@ -10,7 +10,7 @@ from lightning_sm._resume.storage import forget_systems
 from lightning_sm.errors import CheckpointError
 from tests.helpers.s3 import FailingProxy, s3_server
 from tests.helpers.tiny import loader, tiny_model
-from tests.resume.job import EPOCH, Job, pl
+from tests.resume.job import EPOCH, At, Job, pl
 
 pytestmark = pytest.mark.full
 
@@ -135,14 +135,10 @@ def test_a_save_that_fails_in_the_middle_is_an_error_and_the_older_one_stays(job
     job.monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
     forget_systems()
 
-    class Deny(pl.Callback):
-        def on_train_epoch_start(self, trainer, pl_module):
-            if trainer.current_epoch == 1:
-                proxy.status = 403
-
+    deny = At("on_train_epoch_start", lambda: setattr(proxy, "status", 403), step=EPOCH)
     try:
         with pytest.raises(CheckpointError, match=r"s3://logs/.*HINT: The job's role needs"):
-            job.fit(callbacks=[Deny()])
+            job.fit(callbacks=[deny])
     finally:
         proxy.close()
     job.monkeypatch.setenv("AWS_ENDPOINT_URL", job.s3.variables["AWS_ENDPOINT_URL"])
