@@ -83,11 +83,6 @@ class ResumableSampler:
                 self._skip = 0
             self._resumed = state
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Set what a new epoch's order follows from, if no iteration continues an epoch."""
-        self._resumed = None
-        set_sampler_state(self._loader, state["now"])
-
     def forget(self) -> Optional[Mapping[str, Any]]:
         """Let the next iteration be a whole one, and return the state that it would have continued."""
         resumed, self._resumed = self._resumed, None
@@ -102,7 +97,7 @@ class ResumableSampler:
         self._past = self._past + self._drawn if self._is_over and epoch == self._epoch else 0
         self._epoch, self._drawn, self._is_over = epoch, 0, False
         if resumed is None:
-            self._start = self._read()
+            self._start = {"process": get_process_state(), "sampler": self._samplers()[0]}
             yield from self._count(iter(self.inner))
             return
         self._start = resumed["start"]
@@ -122,9 +117,6 @@ class ResumableSampler:
             self._drawn += 1
             yield item
         self._is_over = True
-
-    def _read(self) -> Dict[str, Any]:
-        return {"process": get_process_state(), "sampler": self._samplers()[0]}
 
     def _samplers(self) -> Tuple[Dict[str, Any], Dict[str, str]]:
         return changed_values(self._before, sampler_values(self._loader))
@@ -159,11 +151,12 @@ class IteratedLoader:
     Args:
         loader: The loader.
         trainer: The trainer.
+        waits: Returns whether the fit is still to be restored, so that nothing must be read.
     """
 
-    def __init__(self, loader: Any, trainer: Trainer) -> None:
+    def __init__(self, loader: Any, trainer: Trainer, waits: Callable[[], bool]) -> None:
         self.inner = loader
-        self._trainer = trainer
+        self._trainer, self._waits = trainer, waits
         self._before = data_set_values(loader)
         self._epoch = -1
         #: Whether the last iteration has come to its end.
@@ -172,8 +165,6 @@ class IteratedLoader:
         self._undo_lazy: Callable[[], Any] = dict
         # Weak, so that worker processes end with the iteration.
         self._batches: Callable[[], Any] = dict
-        #: Whether the fit is still to be restored, so that nothing must be read.
-        self.waits = False
         #: The random states of the process and the loader when the epoch's iteration began, and what had changed of
         #: data sets by then.
         self.start: Dict[str, Any] = {}
@@ -188,7 +179,7 @@ class IteratedLoader:
         self._resumed = start
 
     def __iter__(self) -> Iterator[Any]:
-        if self.waits:
+        if self._waits():
             return iter(())
         epoch = self._trainer.current_epoch
         # Lightning begins a shorter one of several loaders again.

@@ -1,7 +1,7 @@
 """What all ranks of a fit agree to do at the next moment at which it can be saved."""
 
 from functools import partial
-from typing import Any, Callable, List, NamedTuple, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce
@@ -11,11 +11,6 @@ from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._lightning.trainer_hooks import after_batches
 
 __all__ = ["ask_at_epoch_start", "ask_at_save_points", "stop_asking"]
-
-
-class _Request(NamedTuple):
-    is_due: Callable[[Optional[SavePoint]], bool]
-    act: Callable[[Optional[SavePoint]], Any]
 
 
 class _SavePoints:
@@ -29,7 +24,8 @@ class _SavePoints:
 
     def __init__(self, namespace: Namespace, trainer: Trainer, owner: Any) -> None:
         self._namespace, self._trainer, self._owner = namespace, trainer, owner
-        self.requests: List[_Request] = []
+        #: What asks whether something is due at a point, and what acts then.
+        self.requests: List[Tuple[Callable[[Optional[SavePoint]], bool], Callable[[Optional[SavePoint]], Any]]] = []
         self._all_reduce = ThrottledAllReduce()
         self._saves_within_epochs = resumes_within_epochs(namespace)
         self._steps, self._counts = steps_taken(namespace, trainer), False
@@ -59,12 +55,12 @@ class _SavePoints:
             self._ask(point)
 
     def _ask(self, point: Optional[SavePoint]) -> None:
-        flags = [partial(request.is_due, point) for request in self.requests]
+        flags = [partial(is_due, point) for is_due, _ in self.requests]
         # At rare points nobody waits for the next all-reduce.
         due = self._all_reduce.any_true(self._trainer, flags, now=point not in (None, SavePoint.BATCH))
-        for request, is_due in zip(list(self.requests), due):
-            if is_due:
-                request.act(point)
+        for (_, act), must_act in zip(list(self.requests), due):
+            if must_act:
+                act(point)
 
 
 _ATTRIBUTE = "_lightning_sm_save_points"
@@ -93,7 +89,7 @@ def ask_at_save_points(
     points = vars(trainer).get(_ATTRIBUTE)
     if points is None:
         points = vars(trainer)[_ATTRIBUTE] = _SavePoints(namespace, trainer, callback)
-    points.requests.append(_Request(is_due, act))
+    points.requests.append((is_due, act))
 
 
 def ask_at_epoch_start(trainer: Any, callback: Any) -> None:

@@ -27,7 +27,7 @@ from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._lightning.trainer_hooks import call_skipped_train_hooks, start_averages
 from lightning_sm._logging import log
-from lightning_sm._resume.attributes import TRAINER, Attributes, with_large
+from lightning_sm._resume.attributes import TRAINER, Attributes, set_sampler_state, with_large
 from lightning_sm._resume.callback_files import adopt_checkpoints
 from lightning_sm._resume.data import (
     IteratedLoader,
@@ -177,17 +177,14 @@ class FitRestorer:
         """Return what Lightning iterates in the place of a loader of the training."""
         if iterated_by(loader) is not None:
             return loader
-        iterated = IteratedLoader(loader, trainer)
-        iterated.waits = self._waits
-        return StandIn(iterated)
+        return StandIn(IteratedLoader(loader, trainer, lambda: self._waits))
 
     def after_restore(self, trainer: Trainer) -> None:
         """Prepare loops and loaders after Lightning has restored its state."""
         self._checkpoint = {key: self._checkpoint.get(key, {}) for key in ("state_dict", "callbacks")}
         if self.replays:
             self._undo_skip = skip_training(trainer)
-        if self._resumes_within_epoch:
-            self._let_wait(trainer, True)
+        self._waits = self._resumes_within_epoch
 
     @property
     def _keeps_attributes(self) -> bool:
@@ -197,11 +194,6 @@ class FitRestorer:
     def _restore_attributes(self, trainer: Trainer, *, adds: bool = True) -> None:
         saved = {**(self._changed if self._keeps_attributes else {}), **self._arguments}
         self._attributes.restore(trainer, saved, adds=adds)
-
-    def _let_wait(self, trainer: Trainer, waits: bool) -> None:
-        self._waits = waits
-        for iterated in iterated_loaders(trainer):
-            iterated.waits = waits
 
     def restore(self, trainer: Trainer) -> None:
         """Restore after ``on_train_start`` of all callbacks and of the model, which may reset what is restored."""
@@ -230,7 +222,7 @@ class FitRestorer:
             self._starts_epoch, self._resumes_within_epoch = True, False
             start_epoch(trainer, self._saved["record"]["epoch"], self._saved["logged_step"], self._saved["loaded_in"])
         if self._waits:
-            self._let_wait(trainer, False)
+            self._waits = False
             self._read_loaders(trainer)
             self._attributes.begin(trainer)  # the first run had begun to read, too
         self._restore_attributes(trainer)
@@ -313,7 +305,7 @@ class FitRestorer:
         for loader, state in zip(loaders_of(trainer), self._own["loaders"]):
             sampler = sampler_of(loader)
             if sampler is not None and sampler.forget() is not None:  # no batch of the epoch was left
-                sampler.restore(state)
+                set_sampler_state(loader, state["now"])
 
     def end_replay(self, trainer: Trainer) -> None:
         """Let the fit that had ended end again, with the hooks that Lightning calls around training."""

@@ -77,11 +77,7 @@ def _loader_state(loader: Any, iterated: Any) -> Dict[str, Any]:
 def restore_samplers(trainer: Trainer, state: Mapping[str, Any]) -> None:
     """Set what the order of a new epoch follows from."""
     for loader, saved in zip(loaders_of(trainer), state["loaders"]):
-        sampler = sampler_of(loader)
-        if sampler is not None:
-            sampler.restore(saved)
-        elif "now" in saved:
-            set_sampler_state(loader, saved["now"])
+        set_sampler_state(loader, saved["now"])
 
 
 def restore_logged(trainer: Trainer, state: Mapping[str, Any]) -> None:
