@@ -5,7 +5,6 @@ from enum import Enum
 from typing import List, Mapping, Optional, Tuple
 
 from lightning_sm._lightning.collectives import broadcast, gather_objects
-from lightning_sm._lightning.loadable import load_problem
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
@@ -13,7 +12,7 @@ from lightning_sm._resume.ranks import on_main_rank, raise_on_all_ranks
 from lightning_sm._resume.record import CheckpointRecord, FitRecord
 from lightning_sm._resume.series import Series, newest_first, other_series
 from lightning_sm._resume.storage import is_remote
-from lightning_sm._resume.transfers import LocalFiles
+from lightning_sm._resume.transfers import LocalFiles, check_loadable
 from lightning_sm.errors import CheckpointError
 
 __all__ = ["Choice", "ResumeMode", "choose", "describe_world_change"]
@@ -105,7 +104,7 @@ def choose(
             _check_model(trainer, each, record, model)
             problem = files.obtain(trainer, each.directory, record.files)
             if problem is None:
-                _check_loadable(trainer, record)
+                check_loadable(trainer, record, str(record))
                 return Choice(series, fit, record, each.directory, own.newest)
             if trainer.is_global_zero:
                 log.warning("Skipped %s in %s: %s", record.name, each.directory, problem)
@@ -185,13 +184,6 @@ def _check_model(trainer: Trainer, series: Series, record: CheckpointRecord, mod
     texts = model.differing_texts(record.model)
     if texts and trainer.is_global_zero:
         log.warning("%s was saved with another %s; it is continued", record.name, ", ".join(texts))
-
-
-def _check_loadable(trainer: Trainer, record: CheckpointRecord) -> None:
-    found = load_problem(trainer, record.strategy, record.world_size)
-    if found is not None:
-        problem, hint = found
-        raise CheckpointError(f"{record} cannot be loaded: {problem}.", hint=hint)
 
 
 def describe_world_change(record: CheckpointRecord, world_size: int) -> Optional[str]:

@@ -28,6 +28,7 @@ from lightning_sm.errors import CheckpointError
 
 __all__ = [
     "LocalFiles",
+    "check_loadable",
     "fetch_missing_shards",
     "has_file",
     "has_folder",
@@ -96,9 +97,8 @@ class LocalFiles:
         problem = self.obtain(trainer, directory, record.files)
         if problem is not None:
             raise CheckpointError(f"The checkpoint {named} cannot be loaded: {problem}.", hint=_HINT)
-        found = load_problem(trainer, record.strategy, record.world_size) if record.strategy else None
-        if found is not None:
-            raise CheckpointError(f"The checkpoint {named} cannot be loaded: {found[0]}.", hint=found[1])
+        if record.strategy:
+            check_loadable(trainer, record, f"The checkpoint {named}")
         return self.path(directory, name)
 
     @staticmethod
@@ -133,6 +133,23 @@ class LocalFiles:
         if self._owns:
             remove(self._folder)
         self._folder, self._owns = "", False
+
+
+def check_loadable(trainer: Trainer, record: CheckpointRecord, what: str) -> None:
+    """Raise an error if the trainer's strategy cannot load a checkpoint.
+
+    Args:
+        trainer: The trainer.
+        record: The record of the checkpoint.
+        what: What it is, for the error.
+
+    Raises:
+        CheckpointError: It cannot.
+    """
+    found = load_problem(trainer, record.strategy, record.world_size)
+    if found is not None:
+        problem, hint = found
+        raise CheckpointError(f"{what} cannot be loaded: {problem}.", hint=hint)
 
 
 def _is_ours(trainer: Trainer, url: str) -> bool:
