@@ -27,10 +27,10 @@ from lightning_sm.launch._request import (
     local_channels,
     patch,
 )
-from lightning_sm.launch._send import account_of, make_default_bucket, send, session_in
+from lightning_sm.launch._send import account_of, send, session_in
 from lightning_sm.launch._settings import LaunchSettings, TuningSettings, settings_in
 from lightning_sm.launch._tuning import create_tuning_request, draw
-from lightning_sm.launch._upload import address_of_content, bucket_and_key
+from lightning_sm.launch._upload import address_of_content
 from lightning_sm.launch._watch import follow
 
 __all__ = ["check_arguments", "check_project", "main", "tune"]
@@ -98,7 +98,6 @@ def check_project(settings: LaunchSettings) -> List[Finding]:
 def _run(command: str, args: Sequence[str]) -> int:
     parser = command_parser(command)
     settings, tuning, options = _read(parser, args)
-    account: Optional[Account] = None
     session = session_in(settings.region)
     if options.get("request"):
         request = _written(read_request(options["request"], parser, args, _WITH_BODY), settings.name)
@@ -121,7 +120,7 @@ def _run(command: str, args: Sequence[str]) -> int:
     if options["dry_run"] or options.get("draw") is not None:
         print(request)
         return 0
-    sent = _pack_and_send(request, settings, session, account)
+    sent = _pack_and_send(request, settings, session)
     what = f"Sent {sent['name']} to {sent['region']}: {sent['console']}"
     print(json.dumps(sent, indent=2) if options["json"] else what, flush=True)
     return follow(session, request.name, request.kind) if options["wait"] else 0
@@ -168,16 +167,8 @@ def _report(problems: Sequence[Finding]) -> None:
         )
 
 
-def _pack_and_send(
-    request: JobRequest, settings: LaunchSettings, session: Any, account: Optional[Account]
-) -> Dict[str, str]:
-    """Pack the source folder, upload it and create the job. A request that was read has no account yet."""
-    bucket, _ = bucket_and_key(request.archive_uri)
-    if account is None and bucket.startswith(f"sagemaker-{session.region_name}-"):
-        default = account_of(None, session)
-        account = default if default.bucket == bucket else None
-    if account is not None:
-        make_default_bucket(account, session)
+def _pack_and_send(request: JobRequest, settings: LaunchSettings, session: Any) -> Dict[str, str]:
+    """Pack the source folder, upload it and create the job."""
     body = request.as_body()
     inputs = body.get("TrainingJobDefinition", body).get("InputDataConfig", ())
     addresses = {each["ChannelName"]: each["DataSource"].get("S3DataSource", {}).get("S3Uri", "") for each in inputs}
@@ -194,8 +185,7 @@ def _pack_and_send(
             archive = Path(place, "sourcedir.tar.gz")
             packed = pack_source(Path(settings.source_dir), archive, allowed=settings.allow_files)
             print(f"Source of {settings.source_dir}: {packed}", file=sys.stderr)
-        owner = account.number if account else None
-        return send(request, archive, session, owner=owner, start=settings.from_checkpoint, data=data)
+        return send(request, archive, session, start=settings.from_checkpoint, data=data)
 
 
 def _written(body: Dict[str, Any], name: Optional[str]) -> JobRequest:

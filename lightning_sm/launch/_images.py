@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, Optional
 
@@ -11,6 +10,7 @@ from lightning_sm.errors import LaunchError
 
 __all__ = ["Image", "find_image"]
 
+_DATA: Dict[str, Any] = json.loads(Path(__file__).with_name("images.json").read_text(encoding="utf-8"))
 _SHORT = re.compile(r"pytorch-(?P<version>\d+\.\d+(?:\.\d+)?)-(?P<processor>cpu|gpu)")
 _TAG = re.compile(r"/pytorch-training:(?P<version>\d+\.\d+(?:\.\d+)?)-(?P<processor>cpu|gpu)(?:-py(?P<python>\d+))?")
 
@@ -55,21 +55,20 @@ def find_image(name: str, region: str) -> Image:
         >>> find_image("123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1", "us-east-1").is_aws
         False
     """
-    data = _data()
     short = _SHORT.fullmatch(name)
     if short is not None:
-        account = data["regions"].get(region)
-        version = _full(short["version"], data)
+        account = _DATA["regions"].get(region)
+        version = _full(short["version"])
         if account is None:
             raise LaunchError(
                 f"AWS's training images are not known for the region {region!r}.", hint="Give the address of an image."
             )
         suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-        python = data["versions"].get(version, {}).get("python")
-        registry = f"{account}.dkr.ecr.{region}.{suffix}/{data['repository']}"
+        python = _DATA["versions"].get(version, {}).get("python")
+        registry = f"{account}.dkr.ecr.{region}.{suffix}/{_DATA['repository']}"
         name = f"{registry}:{version}-{short['processor']}-{python}" if python else name
     if "/" not in name:
-        names = ", ".join(f"pytorch-{each}-gpu" for each in list(data["versions"])[-4:])
+        names = ", ".join(f"pytorch-{each}-gpu" for each in list(_DATA["versions"])[-4:])
         raise LaunchError(
             f"--image is {name!r}, which is no image of AWS that is known here.",
             hint=f"Use one such as {names}, or the address of an image.",
@@ -77,21 +76,14 @@ def find_image(name: str, region: str) -> Image:
     tag = _TAG.search(name)
     if tag is None:
         return Image(name)
-    version = _full(tag["version"], data)
-    known = data["versions"].get(version, {})
+    version = _full(tag["version"])
+    known = _DATA["versions"].get(version, {})
     digits = (known.get("python") or tag["python"] or "").replace("py", "")
     has_smddp = known["smddp"] and tag["processor"] == "gpu" if known else None
     return Image(name, True, tag["processor"], has_smddp, version, f"{digits[0]}.{digits[1:]}" if digits else None)
 
 
-def _full(version: str, data: Dict[str, Any]) -> str:
+def _full(version: str) -> str:
     """The newest release of a version of two numbers."""
-    same = [each for each in data["versions"] if each == version or each.startswith(f"{version}.")]
+    same = [each for each in _DATA["versions"] if each == version or each.startswith(f"{version}.")]
     return same[-1] if same else version
-
-
-@lru_cache(maxsize=None)
-def _data() -> Dict[str, Any]:
-    text = Path(__file__).with_name("images.json").read_text(encoding="utf-8")
-    read: Dict[str, Any] = json.loads(text)
-    return read

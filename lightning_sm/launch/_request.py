@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping
 
 from lightning_sm._duration import read_duration
 from lightning_sm._observe.metrics import metric_definitions
@@ -38,12 +38,10 @@ class Account:
     Args:
         region: The region.
         bucket: The bucket for source, checkpoints and output.
-        number: The number of the account where the bucket is the account's default one, which is made if it is missing.
     """
 
     region: str
     bucket: str
-    number: Optional[str] = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from lightning_sm.errors import LaunchError
 from lightning_sm.launch._request import Account, JobRequest
 from lightning_sm.launch._upload import bucket_and_key, objects_below, upload_folder
 
-__all__ = ["account_of", "api_errors", "call", "describe", "make_default_bucket", "send", "session_in"]
+__all__ = ["account_of", "api_errors", "call", "describe", "send", "session_in"]
 
 # The record of a save.
 _RECORD = re.compile(r"/fit-\d+/step-[\d-]+\.json$")
@@ -72,30 +72,35 @@ def account_of(bucket: Optional[str], session: Any) -> Account:
         return Account(session.region_name, bucket.replace("s3://", "", 1).strip("/"))
     with api_errors("sts:GetCallerIdentity", hint="Give --bucket, which needs no such call."):
         number = session.client("sts").get_caller_identity()["Account"]
-    return Account(session.region_name, f"sagemaker-{session.region_name}-{number}", str(number))
+    return Account(session.region_name, f"sagemaker-{session.region_name}-{number}")
 
 
-def make_default_bucket(account: Account, session: Any) -> None:
-    """Make the default bucket, private as S3 makes every bucket, if the account has none, as SageMaker's SDKs do.
+def _owner_of_default(bucket: str, session: Any) -> Optional[str]:
+    """Return the account if the bucket is its default one, else ``None``.
+
+    If there is none yet, it is made: private as S3 makes every bucket, as SageMaker's SDKs do.
 
     Raises:
         LaunchError: It cannot be made.
     """
     from botocore.exceptions import ClientError
 
-    if account.number is None:
-        return
-    bucket, place = account.bucket, {"CreateBucketConfiguration": {"LocationConstraint": account.region}}
+    region = session.region_name
+    if not bucket.startswith(f"sagemaker-{region}-") or bucket != account_of(None, session).bucket:
+        return None
+    owner = bucket.rpartition("-")[2]
+    place = {"CreateBucketConfiguration": {"LocationConstraint": region}}
     with api_errors(f"s3:CreateBucket for {bucket}", hint="Give a bucket of yours: --bucket."):
         client = session.client("s3")
         try:
             client.head_bucket(Bucket=bucket)
-            return
+            return owner
         except ClientError as error:
             if error.response["Error"]["Code"] not in ("404", "NoSuchBucket"):
-                return  # it is there, or the upload says what is wrong
-        client.create_bucket(Bucket=bucket, **({} if account.region == "us-east-1" else place))
+                return owner  # it is there, or the upload says what is wrong
+        client.create_bucket(Bucket=bucket, **({} if region == "us-east-1" else place))
     print(f"Made the bucket {bucket}: private, the default one of SageMaker's SDKs, too.", file=sys.stderr)
+    return owner
 
 
 def send(
@@ -103,7 +108,6 @@ def send(
     archive: Optional[Path],
     session: Any,
     *,
-    owner: Optional[str] = None,
     start: Optional[str] = None,
     data: Sequence[Tuple[str, str]] = (),
 ) -> Dict[str, str]:
@@ -115,7 +119,6 @@ def send(
         request: The request.
         archive: The source archive; ``None`` if it is uploaded already.
         session: A boto3 session.
-        owner: The account that must own the bucket of the archive, where its name can be guessed.
         start: Checkpoints of another job that this one starts from. They are copied to this job's prefix, within S3.
         data: Local folders of channels, and the addresses that they are uploaded to.
 
@@ -131,6 +134,10 @@ def send(
         raise LaunchError(
             f"There is a job {request.name!r} already ({taken['Status']}).", hint="Give another one with --name."
         )
+    bucket, key = bucket_and_key(request.archive_uri)
+    # Others could have made a bucket whose name can be guessed.
+    owner = _owner_of_default(bucket, session)
+    owned = {"ExpectedBucketOwner": owner} if owner else {}
     if start is not None:
         place = request.as_body().get("CheckpointConfig", {}).get("S3Uri")
         if place is None:
@@ -138,12 +145,10 @@ def send(
                 "The job of --from-checkpoint has no place for checkpoints.", hint="Leave --checkpoints out."
             )
         _copy_checkpoints(start, place, session)
-    owned = {"ExpectedBucketOwner": owner} if owner else {}
     for folder, address in data:
         with api_errors(f"s3:PutObject to {address}"):
             upload_folder(Path(folder), address, session, owned)
     if archive is not None:
-        bucket, key = bucket_and_key(request.archive_uri)
         with api_errors(
             f"s3:PutObject to {request.archive_uri}", hint=f"Check that the bucket {bucket} is in {region}."
         ):
