@@ -63,14 +63,9 @@ def split_command(args: Sequence[str], parser: ArgumentParser) -> Tuple[Optional
     ``--``.
 
     Raises:
-        LaunchError: An option of the parser is among the arguments of the program, or they begin with none.
+        LaunchError: An option of the parser is among the arguments of the program.
     """
     program = args[0] if args and args[0].endswith((".py", ".sh")) else None
-    if args and program is None and args[0] not in (*_SUBCOMMANDS, "--"):
-        raise LaunchError(
-            f"{args[0]!r} is no option.",
-            hint=f"The command of the job begins with a script, with one of {', '.join(_SUBCOMMANDS)}, or behind --.",
-        )
     run, taken = list(args[1:] if program else args), options_of(parser)
     own = run.index("--") if "--" in run else len(run)
     for name in (word.partition("=")[0] for word in run[:own]):
@@ -141,7 +136,10 @@ def hyperparameters_of(command: Sequence[str]) -> Dict[str, Any]:
         if word == "-c":
             name = "config"
         elif not word.startswith("--") or not name:
-            raise LaunchError(f"{word!r} is no setting.", hint="Write --name value, as --trainer.max_epochs 5.")
+            raise LaunchError(
+                f"{word!r} is no setting.",
+                hint=f"Write --name value, as --trainer.max_epochs 5, behind a script or {', '.join(_SUBCOMMANDS)}.",
+            )
         if not equals:
             if not args or args[0].startswith("--"):
                 raise LaunchError(f"{word} has no value.", hint="Write it behind the name; flags are --name=true.")

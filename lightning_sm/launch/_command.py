@@ -39,16 +39,6 @@ __all__ = ["check_arguments", "check_project", "main", "tune"]
 _WITH_BODY = (
     "request", "name", "region", "source_dir", "allow_files", "channels", "from_checkpoint", "dry_run", "wait", "json",
 )  # fmt: skip
-_WHAT_TO_GIVE = {
-    "--image": "an image is a short name such as pytorch-2.8-gpu, or an address",
-    "--instance-type": "an instance type is one such as ml.g5.xlarge",
-    "--role": "the role is the ARN of the job's execution role, arn:aws:iam::ACCOUNT:role/NAME, as IAM shows it",
-    "--region": "the region may also stand in AWS_REGION",
-    "--objective": "the objective is a metric that the model logs",
-    "--direction": "the direction is maximize or minimize",
-    "--range": "a range is one such as 'model.optimizer=[adam, sgd]'",
-    "--max-jobs": "training jobs have a number at most",
-}
 
 
 def main(args: Sequence[str]) -> int:
@@ -151,8 +141,10 @@ def _refuse_missing(settings: LaunchSettings, tuning: Optional[TuningSettings], 
         needed.update({"--max-jobs": tuning.max_jobs or tuning.strategy == "Grid"})
     missing = [flag for flag, value in needed.items() if not value]
     if missing:
-        hint = "; ".join(_WHAT_TO_GIVE[flag] for flag in missing)
-        raise LaunchError(f"There is no {', no '.join(missing)}.", hint=f"{hint[0].upper()}{hint[1:]}.")
+        raise LaunchError(
+            f"There is no {', no '.join(missing)}.",
+            hint=f"`lightning-sm {'tune' if tuning else 'launch'} --help` describes each; IAM shows the role's ARN.",
+        )
 
 
 def _report(problems: Sequence[Finding]) -> None:

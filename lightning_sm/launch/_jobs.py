@@ -54,7 +54,7 @@ def _list(contains: Optional[str] = None, limit: int = 20, region: Optional[str]
         region: The AWS region; by default that of the AWS configuration.
         json: Print JSON.
     """
-    session = _session(region)
+    session = session_in(region)
     given = {"NameContains": contains} if contains else {}
     size = {"MaxItems": limit, "PageSize": min(limit, 100)}
     rows: List[Dict[str, str]] = []
@@ -74,7 +74,7 @@ def _list(contains: Optional[str] = None, limit: int = 20, region: Optional[str]
     rows = sorted(rows, key=lambda row: row["created"], reverse=True)[:limit]
     width = max((len(row["name"]) for row in rows), default=0)
     if json:
-        _print_json(rows)
+        print(json_module.dumps(rows, indent=2))
     else:
         for row in rows:
             print(f"{row['name']:{width}}  {row['created']}  {row['kind']:8}  {row['status']}")
@@ -91,7 +91,7 @@ def _logs(name: str, follow: bool = False, region: Optional[str] = None) -> int:
         follow: Go on until the job ends.
         region: The AWS region; by default that of the AWS configuration.
     """
-    session = _session(region)
+    session = session_in(region)
     kind, _ = _find(session, name)
     return follow_job(session, name, kind, wait=follow)
 
@@ -103,7 +103,7 @@ def _stop(name: str, region: Optional[str] = None) -> int:
         name: The name of the job.
         region: The AWS region; by default that of the AWS configuration.
     """
-    session = _session(region)
+    session = session_in(region)
     kind, _ = _find(session, name)
     with api_errors(f"sagemaker:Stop{kind} for {name}"):
         call(session.client("sagemaker"), f"Stop{kind}")(**{f"{kind}Name": name})
@@ -123,7 +123,7 @@ def _artifacts(
         region: The AWS region; by default that of the AWS configuration.
         json: Print JSON.
     """
-    session = _session(region)
+    session = session_in(region)
     kind, job = _find(session, name)
     if kind != "TrainingJob":
         best = (job.get("BestTrainingJob") or {}).get("TrainingJobName")
@@ -146,21 +146,10 @@ def _artifacts(
     if output:
         files += _fetch(session, f"{uri.rpartition('/')[0]}/output.tar.gz", target / "output", nothing)
     if json:
-        _print_json({"folder": str(target), "files": files})
+        print(json_module.dumps({"folder": str(target), "files": files}, indent=2))
     else:
         print(f"{len(files)} files in {target}")
     return 0
-
-
-def _session(region: Optional[str]) -> Any:
-    session = session_in(region)
-    if not session.region_name:
-        raise LaunchError("There is no AWS region.", hint="Give --region, or set AWS_REGION.")
-    return session
-
-
-def _print_json(value: Any) -> None:
-    print(json_module.dumps(value, indent=2))
 
 
 def _find(session: Any, name: str) -> Tuple[str, Dict[str, Any]]:

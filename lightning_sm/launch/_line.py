@@ -88,7 +88,7 @@ def read_line(
     if found.get("refused") is not None:
         raise LaunchError(
             f"{entry_point} refuses its command line: {(found['refused'] or last).replace(base, '/opt/ml')}",
-            hint=found["hint"] or "Correct it.",
+            hint=found.get("hint") or "Correct it.",
         )
     return ReadLine(None, tuple(found.get("monitored", ())), found.get("accelerator", "auto"))
 
@@ -153,17 +153,14 @@ def _run(path: str, program: str, *args: str) -> None:
         depth: List[None] = []
         for method in ("parse_args", "parse_known_args"):
             _stop_after(argparse.ArgumentParser, method, depth, lambda: _answer(path))
-    refused: Optional[str] = None
-    hint: Optional[str] = None
     try:
         runpy.run_path(program, run_name="__main__")
     except (HyperparameterError, RoutingError, JobConfigError) as error:
-        refused, hint = error.problem, error.hint
+        _answer(path, refused=error.problem, hint=error.hint)
     except SystemExit as ended:
-        if ended.code == 2:
-            # The usage error, which argparse has written.
-            refused = ""
-    _answer(path, refused=refused, hint=hint)
+        # After a usage error argparse has written it.
+        _answer(path, refused="" if ended.code == 2 else None)
+    _answer(path)
 
 
 def _answer(path: str, **found: Any) -> NoReturn:

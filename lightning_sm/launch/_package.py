@@ -41,18 +41,14 @@ class PackedSource:
     """A source archive.
 
     Args:
-        path: The archive.
         files: The files in it.
         size: Their size in bytes.
         archive_size: The size of the archive in bytes.
-        added: The files in it that the source folder does not have as they are.
     """
 
-    path: Path
     files: int
     size: int
     archive_size: int
-    added: Tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.files} files, {_megabytes(self.size)} ({_megabytes(self.archive_size)} packed)"
@@ -95,8 +91,7 @@ def pack_source(source_dir: Path, target: Path, *, allowed: Sequence[str] = ()) 
         raise LaunchError(
             f"{source_dir} cannot be packed: {error}.", hint="Make the file readable, or name it in .gitignore."
         ) from error
-    count = len({*files, *added})
-    return PackedSource(target, count, size, target.stat().st_size, tuple(sorted(added)))
+    return PackedSource(len({*files, *added}), size, target.stat().st_size)
 
 
 def packed_files(source_dir: Path) -> List[str]:

@@ -87,10 +87,12 @@ def problems_of(settings: LaunchSettings, request: JobRequest, *, objective: str
     if line.problem is not None:
         found.append(Finding("command line", f"The command line was not checked: {line.problem}.", "The job reads it."))
     if line.accelerator in ("gpu", "cuda") and not any(map(_GPU_INSTANCE.match, _instance_types(body))):
-        text = f"trainer.accelerator is {line.accelerator}, and {_instance_types(body)[0]} has no GPU."
         found.append(
             Finding(
-                "accelerator", text, "Leave it out, or choose an instance with GPUs, as ml.g5.xlarge.", is_error=True
+                "accelerator",
+                f"trainer.accelerator is {line.accelerator}, and {_instance_types(body)[0]} has no GPU.",
+                "Leave it out, or choose an instance with GPUs, as ml.g5.xlarge.",
+                is_error=True,
             )
         )
     return [*found, *_of_metrics(line.monitored, "is monitored", code, is_error=False)]
@@ -104,9 +106,15 @@ def readable_secrets(body: Mapping[str, Any]) -> List[Finding]:
     job = body.get("TrainingJobDefinition", body)
     values = {name: text for key in _READABLE for name, text in job.get(key, {}).items()}
     lines = {name: f"{name}={value}" for name, value in values.items()}
-    found = sorted(name for name, line in lines.items() if redact_patterns(line) != line)
-    text, hint = "looks like a secret, and whoever may describe the job can read it.", "AWS Secrets Manager."
-    return [Finding("secrets", f"{name} {text}", f"Let the program fetch it from {hint}") for name in found]
+    return [
+        Finding(
+            "secrets",
+            f"{name} looks like a secret, and whoever may describe the job can read it.",
+            "Let the program fetch it from AWS Secrets Manager.",
+        )
+        for name, line in sorted(lines.items())
+        if redact_patterns(line) != line
+    ]
 
 
 def _instance_types(body: Mapping[str, Any], groups: Collection[str] = ()) -> List[str]:
@@ -117,22 +125,27 @@ def _instance_types(body: Mapping[str, Any], groups: Collection[str] = ()) -> Li
 
 
 def _of_program(settings: LaunchSettings, files: Collection[str]) -> Iterator[Finding]:
-    program = settings.entry_point
+    program, is_torchrun = settings.entry_point, settings.distribution == "torch_distributed"
     if PurePosixPath(program).as_posix() not in files or re.search(r"\s", program):
-        hint = "Name a file below --source-dir by its path in it, without blanks; names in .gitignore are left out."
-        where = Path(settings.source_dir).resolve()
         yield Finding(
-            "program", f"--entry-point {program} is not in the archive of --source-dir {where}.", hint, is_error=True
+            "program",
+            f"--entry-point {program} is not in the archive of --source-dir {Path(settings.source_dir).resolve()}.",
+            "Name a file below --source-dir by its path in it, without blanks; names in .gitignore are left out.",
+            is_error=True,
         )
-    if settings.distribution == "torch_distributed" and not program.endswith(".py"):
-        text = f"--distribution torch_distributed cannot start {program}: torchrun takes a .py file."
-        yield Finding("program", text, "Name a .py file, or use --distribution none.", is_error=True)
-    if settings.distribution == "torch_distributed" and "setup.py" in files:
-        text = (
-            "A setup.py in --source-dir makes the toolkit take the folder for a package, which torchrun cannot start."
-        )
+    if is_torchrun and not program.endswith(".py"):
         yield Finding(
-            "program", text, "Move the program and what it needs to a folder without setup.py.", is_error=True
+            "program",
+            f"--distribution torch_distributed cannot start {program}: torchrun takes a .py file.",
+            "Name a .py file, or use --distribution none.",
+            is_error=True,
+        )
+    if is_torchrun and "setup.py" in files:
+        yield Finding(
+            "program",
+            "A setup.py in --source-dir makes the toolkit take the folder for a package, which torchrun cannot start.",
+            "Move the program and what it needs to a folder without setup.py.",
+            is_error=True,
         )
 
 
@@ -146,16 +159,26 @@ def _of_instances(settings: LaunchSettings, body: Mapping[str, Any], image: Imag
                 "distribution", f"--distribution smdistributed: {image.uri} has no SMDDP.", hint, is_error=True
             )
         if wrong:
-            text = f"--distribution smdistributed: SMDDP does not run on {', '.join(sorted(wrong))}."
-            yield Finding("distribution", text, hint, is_error=True)
+            yield Finding(
+                "distribution",
+                f"--distribution smdistributed: SMDDP does not run on {', '.join(sorted(wrong))}.",
+                hint,
+                is_error=True,
+            )
     if settings.distribution == "smp" and image.torch is not None and Version(image.torch) >= Version("2.1"):
-        hint = "Use an image up to pytorch-2.0.1-gpu, or FSDP2 (strategy smddp_fsdp2) with torch_distributed."
         yield Finding(
-            "distribution", f"--distribution smp: {image.uri} has no smdistributed.modelparallel.", hint, is_error=True
+            "distribution",
+            f"--distribution smp: {image.uri} has no smdistributed.modelparallel.",
+            "Use an image up to pytorch-2.0.1-gpu, or FSDP2 (strategy smddp_fsdp2) with torch_distributed.",
+            is_error=True,
         )
     if image.processor == "cpu" and any(map(_GPU_INSTANCE.match, types)):
-        text = f"The image {image.uri} is for CPUs, and {types[0]} has GPUs."
-        yield Finding("image", text, "Use the -gpu image.", is_error=True)
+        yield Finding(
+            "image",
+            f"The image {image.uri} is for CPUs, and {types[0]} has GPUs.",
+            "Use the -gpu image.",
+            is_error=True,
+        )
 
 
 def _of_world(body: Mapping[str, Any], image: Image, code: Mapping[str, str]) -> Iterator[Finding]:
@@ -202,8 +225,8 @@ def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any]) -> 
         if name in files:
             yield from _of_paths(root / name, name)
         elif not _is_brought(path, files, channels):
-            is_there = (root / path).is_file()
-            why = "is left out of the archive by .gitignore" if is_there else f"is not in {root.resolve()}"
+            is_ignored = (root / path).is_file()
+            why = "is left out of the archive by .gitignore" if is_ignored else f"is not in {root.resolve()}"
             yield Finding(
                 "config",
                 f"The config file {path} {why}.",

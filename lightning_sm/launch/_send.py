@@ -240,7 +240,8 @@ def api_errors(what: str, *, hint: str = "") -> Iterator[None]:
         refused = error if isinstance(error, ClientError) else error.__context__
         if not isinstance(refused, ClientError):
             raise LaunchError(
-                f"{what} failed: {_shortened(error)}.", hint="Check the network, the region and AWS_ENDPOINT_URL."
+                f"{what} failed: {_shortened(error)}.",
+                hint="Check the network, the region (--region, AWS_REGION) and AWS_ENDPOINT_URL.",
             ) from error
         advice = _advice(refused) or hint or "AWS's message says why."
         raise LaunchError(f"{what} failed: {_shortened(error)}.", hint=advice) from error

@@ -132,7 +132,10 @@ def _events(client: Any, stream: str, tokens: Dict[str, Optional[str]]) -> Itera
             logGroupName=_GROUP, logStreamName=stream, startFromHead=True, limit=_EVENTS, **more
         )
         for event in page["events"]:
-            yield event["timestamp"], host, _with_place(host, event["message"].rstrip("\n"))
+            text = event["message"].rstrip("\n")
+            match = _MPI.match(text)
+            line = f"[{host} rank {match['rank']}] {text[match.end() :]}" if match else f"[{host}] {text}"
+            yield event["timestamp"], host, line
         # Pages before the last may be empty; the last one is given again, with the token that was sent.
         tokens[stream] = page["nextForwardToken"]
         if page["nextForwardToken"] == token:
@@ -157,8 +160,3 @@ def _numbers(job: Dict[str, Any]) -> Iterator[Tuple[str, str]]:
     if metric:
         values = ", ".join(f"{key}={value}" for key, value in sorted((best.get("TunedHyperParameters") or {}).items()))
         yield "best", f"Best so far: {best['TrainingJobName']}, {metric['MetricName']}={metric['Value']:g} ({values})"
-
-
-def _with_place(host: str, text: str) -> str:
-    match = _MPI.match(text)
-    return f"[{host} rank {match['rank']}] {text[match.end() :]}" if match else f"[{host}] {text}"

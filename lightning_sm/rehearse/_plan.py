@@ -56,11 +56,27 @@ _IMAGE = {
 }
 
 
-@dataclass(frozen=True)
 class RehearsalFolder:
-    """The paths of one rehearsal's temporary folder, all of which is removed at the end."""
+    """The paths of one rehearsal's temporary folder, all of which is removed at the end.
 
-    root: Path
+    Args:
+        root: The folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        #: Everything that belongs to single hosts.
+        self.hosts = root / "hosts"
+        #: The source archive that the toolkit unpacks, in the folder for what the containers download.
+        self.archive = root / "shared" / "sourcedir.tar.gz"
+        #: The containers' virtual environment, beside ``root`` because hosts do not see what is below it.
+        self.python = root.with_name(f"{root.name}-python")
+        #: The ssh key with which the hosts reach each other.
+        self.keys = root / "keys"
+        #: In place of S3, for what the service uploads: archives and checkpoints.
+        self.collected = root / "collected"
+        #: In place of the checkpoints' S3 prefix, where the request names no local folder.
+        self.checkpoints = self.collected / "checkpoints"
 
     def opt_ml(self, host: str) -> Path:
         """``/opt/ml`` of ``host``."""
@@ -69,36 +85,6 @@ class RehearsalFolder:
     def start_error(self, host: str) -> Path:
         """The file that says why ``host`` was not started, if it was not."""
         return self.hosts / host / "error"
-
-    @property
-    def hosts(self) -> Path:
-        """Everything that belongs to single hosts."""
-        return self.root / "hosts"
-
-    @property
-    def archive(self) -> Path:
-        """The source archive that the toolkit unpacks, in the folder for what the containers download."""
-        return self.root / "shared" / "sourcedir.tar.gz"
-
-    @property
-    def python(self) -> Path:
-        """The containers' virtual environment, beside ``root`` because hosts do not see what is below it."""
-        return self.root.with_name(f"{self.root.name}-python")
-
-    @property
-    def keys(self) -> Path:
-        """The ssh key with which the hosts reach each other."""
-        return self.root / "keys"
-
-    @property
-    def collected(self) -> Path:
-        """In place of S3, for what the service uploads: archives and checkpoints."""
-        return self.root / "collected"
-
-    @property
-    def checkpoints(self) -> Path:
-        """In place of the checkpoints' S3 prefix, where the request names no local folder."""
-        return self.collected / "checkpoints"
 
     def remove(self) -> None:
         """Remove everything. Safe to call from several processes, in any order."""

@@ -107,7 +107,7 @@ def test_the_command_as_hyperparameters(words, expected):
         (["fit", "--config", "c.yaml", "--wait", "--spot"], "--wait behind 'fit' would be an argument of the program"),
         (["fit", "--config", "c.yaml", "--image", "x"], "--image behind 'fit'.*HINT: Write it before 'fit'"),
         (["main.py", "--lr", "1", "--name=x"], r"--name behind 'main\.py'"),
-        (["tran", "--lr", "1"], r"'tran' is no option"),
+        (["tran", "--lr", "1"], r"'tran' is no setting.*HINT: .*behind a script or fit"),
         (["--instance-count", "2", "fit"], "--instance-count.*HINT: Did you mean --instances?"),
         (["--imgae", "x"], "--imgae.*HINT: Did you mean --image?"),
         (["--inputs", "x"], "--inputs.*HINT: Did you mean --channel?"),
