@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -22,12 +23,28 @@ __all__ = ["Rehearsed", "cli_request", "command_line", "needs", "no_netem", "pro
 
 
 class Rehearsed:
-    """How a rehearsal ended: its exit code, its summary, its log."""
+    """How a rehearsal ended: its exit code, its summary, its log, and what its ranks wrote."""
 
     def __init__(self, done: "subprocess.CompletedProcess[bytes]") -> None:
         self.exit_code = done.returncode
         self.log = done.stderr.decode(errors="replace")
         self.summary: Dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
+
+    @property
+    def ranks(self) -> Dict[str, Any]:
+        """What each rank wrote into ``output/data/HOST-LOCAL_RANK.json``."""
+        with tarfile.open(Path(self.summary["collected"], "output.tar.gz")) as packed:
+            names = [name for name in packed.getnames() if name.startswith("algo-")]
+            return {Path(name).stem: json.load(packed.extractfile(name)) for name in names}
+
+    def on(self, host: str) -> List[Any]:
+        """What the ranks of a host wrote, by local rank."""
+        return [written for name, written in sorted(self.ranks.items()) if name.startswith(f"{host}-")]
+
+    @property
+    def topologies(self) -> List[Any]:
+        """What each rank printed before it joined, as the summary has it: host and content."""
+        return [(host["host"], each) for host in self.summary["hosts"] for each in host["topologies"]]
 
 
 def command_line(source: Path, *arguments: object) -> List[str]:

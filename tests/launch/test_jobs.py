@@ -137,19 +137,6 @@ def test_tuning_jobs_are_listed_shown_stopped_and_fetched(job, run):
     )  # moto has no such call
 
 
-def test_a_line_is_there_at_once_for_a_reader_that_is_no_terminal(job, monkeypatch):
-    class Pipe(io.StringIO):
-        flushed = 0
-
-        def flush(self):
-            self.flushed += 1
-
-    write(job, "one", "two")
-    monkeypatch.setattr("sys.stdout", Pipe())
-    follow(job, "job-1", poll_seconds=0.01)
-    assert sys.stdout.flushed == len(sys.stdout.getvalue().splitlines()) > 2
-
-
 def test_a_reader_that_ends_is_no_error(job):
     script = "from lightning_sm.__main__ import main; import sys; sys.exit(main(['jobs', '--json']))"
     listing = subprocess.run(

@@ -52,24 +52,6 @@ def test_an_isolation_that_does_not_fit(source: Path, arguments: List[str], isol
         checks.choose_isolation(cli_request(source, "--isolation", isolation, *arguments, "plain.py"))
 
 
-def test_config_files(plan: Callable[..., RehearsalPlan], source: Path) -> None:
-    files = plan("--hosts", 2, "--channel", f"training={source}").config_files("algo-2")
-    group = {"instance_type": "ml.m5.xlarge", "hosts": ["algo-1", "algo-2"]}
-    assert files["resourceconfig.json"] == {
-        "current_host": "algo-2",
-        "current_instance_type": "ml.m5.xlarge",
-        "current_group_name": "homogeneousCluster",
-        "hosts": ["algo-1", "algo-2"],
-        "instance_groups": [{"instance_group_name": "homogeneousCluster", **group}],
-        "network_interface_name": "eth0",
-    }
-    expected = {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"}
-    assert files["inputdataconfig.json"] == {"training": expected}
-    assert files["checkpointconfig.json"]["LocalPath"] == "/opt/ml/checkpoints"
-    local_mode = plan("--local-mode-files").config_files("algo-1")["resourceconfig.json"]
-    assert set(local_mode) == {"current_host", "current_instance_type", "hosts", "network_interface_name"}
-
-
 def test_loopback_hosts_have_addresses_in_the_order_of_any_names(plan: Callable[..., RehearsalPlan]) -> None:
     for names, expected in (("algo-10,algo-2", ("127.0.0.2", "127.0.0.1")), ("head,tail", ("127.0.0.1", "127.0.0.2"))):
         made = plan("--hosts", 2, "--host-names", names, isolation="loopback")

@@ -57,11 +57,7 @@ def test_hyperpods_agent_takes_the_place_of_torchrun(rehearse) -> None:
         "--hosts", 2, "--processes", 2, "ranks.py", "--lr", "0.1",
     )  # fmt: skip
     assert done.exit_code == 0, done.log
-    assert sorted(
-        (host["host"], each["global_rank"], each["world_size"], each["sum"])
-        for host in done.summary["hosts"]
-        for each in host["topologies"]
-    ) == [
+    assert sorted((host, each["global_rank"], each["world_size"], each["sum"]) for host, each in done.topologies) == [
         ("algo-1", 0, 4, 10.0), ("algo-1", 1, 4, 10.0), ("algo-2", 2, 4, 10.0), ("algo-2", 3, 4, 10.0),
     ]  # fmt: skip
     assert any("stand-in of HyperPod's operator" in warning for warning in done.summary["warnings"])
@@ -132,21 +128,15 @@ def test_a_failing_host_ends_the_others(source: Path, capfd: pytest.CaptureFixtu
 
 
 @needs("netns")
-def test_a_host_that_cannot_be_set_up(command: List[str], tmp_path: Path) -> None:
+def test_a_host_that_cannot_be_set_up(rehearse, tmp_path: Path) -> None:
     stub = tmp_path / "bin" / "chmod"
     stub.parent.mkdir()
     stub.write_text("#!/bin/sh\necho no such luck\nexit 1\n")
     stub.chmod(0o755)
-    done = subprocess.run(
-        [*command, "--isolation", "netns", "plain.py"],
-        capture_output=True,
-        env={**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"},
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert b"Host algo-1 was not started: `chmod" in done.stderr
-    assert b"no such luck" in done.stderr
+    done = rehearse("--isolation", "netns", "plain.py", PATH=f"{stub.parent}:{os.environ['PATH']}")
+    assert done.exit_code == 2
+    assert "Host algo-1 was not started: `chmod" in done.log
+    assert "no such luck" in done.log
 
 
 @needs("userns")

@@ -6,8 +6,6 @@ from typing import Any, Dict, List
 
 import pytest
 
-from lightning_sm import launch
-from lightning_sm.__main__ import main
 from lightning_sm.errors import LightningSMError
 from lightning_sm.rehearse import (
     RehearsalError,
@@ -32,21 +30,6 @@ BODY: Dict[str, Any] = {
     "CheckpointConfig": {"S3Uri": "s3://bucket/checkpoints"},
     "InputDataConfig": [{"ChannelName": "training", "DataSource": {"S3DataSource": {"S3Uri": "s3://bucket/data"}}}],
 }
-
-
-@pytest.mark.parametrize("args", [["fit", "--config", "c.yaml", "--+trainer.x", "20"], ["--lr=0.1", "--a", "[1]"]])
-def test_the_body_is_that_of_launch(source: Path, args: List[str]) -> None:
-    settings = {
-        "image": "a/b", "role": "arn:aws:iam::000000000000:role/rehearsal", "instance_type": "ml.m5.xlarge",
-        "instances": 2, "source_dir": str(source), "entry_point": "plain.py", "distribution": "smdistributed",
-        "hyperparameters": launch.hyperparameters_of(args),
-    }  # fmt: skip
-    account = launch.Account("us-east-1", "rehearsal")
-    sent = launch.create_job_request(launch.settings_of(settings), account, name="rehearsal").as_body()
-    made = cli_request(source, "--hosts", 2, "--distribution", "smdistributed", "--image", "a/b", "plain.py", *args)
-    # Nothing is at the addresses in S3.
-    del sent["OutputDataConfig"], sent["CheckpointConfig"]["S3Uri"]
-    assert json.loads(made.body) == sent
 
 
 @pytest.mark.full
@@ -134,12 +117,6 @@ def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
 def test_bad_arguments_say_what_is_wrong(source: Path, arguments: List[str], told: str) -> None:
     with pytest.raises(LightningSMError, match=told):
         cli_request(source, *arguments)
-
-
-def test_a_usage_error_is_one_line(capsys: pytest.CaptureFixture) -> None:
-    assert main(["rehearse", "--timeout", "soon", "plain.py"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("lightning-sm rehearse: --timeout: 'soon' is not a duration")
 
 
 def test_a_body_and_the_local_folders_in_its_place(source: Path, tmp_path: Path) -> None:

@@ -3,17 +3,13 @@
 import importlib.metadata
 import io
 import json
-import os
-import subprocess
 import sys
 import tarfile
 
 import pytest
 
-from lightning_sm.rehearse import request_from_body
-from lightning_sm.rehearse._sdk_v3 import MODEL_TRAINER_COMMAND, drivers_folder
-from tests.helpers.environ import without_launcher
-from tests.helpers.rehearsal import cli_request, needs
+from lightning_sm.rehearse._sdk_v3 import drivers_folder
+from tests.helpers.rehearsal import cli_request, needs, run_rehearsal
 
 from .capture_v3 import CAPTURED, GENERATED
 
@@ -52,16 +48,6 @@ print("told " + json.dumps(told), flush=True)
 """
 
 
-def test_a_captured_body_becomes_a_request():
-    made = request_from_body(BODY)
-    assert (made.sdk, made.hosts, made.command) == ("v3", ("algo-1", "algo-2"), MODEL_TRAINER_COMMAND)
-    assert [channel.name for channel in made.channels] == ["training", "code", "sm_drivers"]
-    assert all(channel.source.startswith(f"s3://staging/captured/{made.job_name}/") for channel in made.channels)
-    assert made.hyperparameters["mapping"] == '{"deep": true}'
-    assert made.environment == {"GREETING": "hello"}
-    assert (made.output_uri, made.checkpoint_uri) == ("s3://results/out", "s3://results/checkpoints")
-
-
 @pytest.mark.full
 @needs(v3=True)
 def test_our_drivers_are_those_that_were_captured(tmp_path):
@@ -95,21 +81,12 @@ def stage_inputs(client):
 @needs("netns", torch=True, v3=True)
 def test_a_captured_body_runs_from_bucket_to_bucket(s3):
     stage_inputs(s3.client)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "lightning_sm", "rehearse", "--json", "--timeout", "120s"),
-            *("--isolation", "netns", "--env", "OMP_NUM_THREADS=1"),
-            *("--upload", "--request", str(CAPTURED / "body.json")),
-        ],
-        capture_output=True,
-        env=without_launcher(os.environ),
-        timeout=170,
-        check=False,
-    )
-    log = done.stderr.decode()
-    assert done.returncode == 0, log[-8000:]
-    assert json.loads(done.stdout)["job_name"] == BODY["TrainingJobName"]
-    told = [json.loads(line.split("told ", 1)[1]) for line in log.splitlines() if "told {" in line]
+    options = ("--json", "--timeout", "120s", "--isolation", "netns", "--env", "OMP_NUM_THREADS=1", "--upload")
+    command = (sys.executable, "-m", "lightning_sm", "rehearse", *options, "--request", str(CAPTURED / "body.json"))
+    done = run_rehearsal(command)
+    assert done.exit_code == 0, done.log[-8000:]
+    assert done.summary["job_name"] == BODY["TrainingJobName"]
+    told = [json.loads(line.split("told ", 1)[1]) for line in done.log.splitlines() if "told {" in line]
     assert sorted(each["ranks"] for each in told) == [[0, 2], [1, 2]]
     values = {"epochs": 2, "lr": 0.05, "note": "a b", "nothing": None, "mapping": {"deep": True}}
     for each in told:
