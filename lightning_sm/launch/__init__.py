@@ -8,8 +8,6 @@ The body of the API's request is made first, a value that can be printed, checke
     print(create_job_request(settings, Account("us-east-1", "bucket"), name="job-1"))
 """
 
-from typing import List
-
 from lightning_sm._doctor import Finding
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._arguments import hyperparameters_of
@@ -53,7 +51,3 @@ __all__ = [
     "tune",
     "tuning_settings_of",
 ]
-
-
-def __dir__() -> List[str]:
-    return sorted(__all__)

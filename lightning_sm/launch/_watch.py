@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
+from lightning_sm.launch._log_lines import parse_lines
 from lightning_sm.launch._send import api_errors, call
 
 __all__ = ["follow"]
@@ -22,8 +23,6 @@ _COUNTERS = {
     "NonRetryableError": "failed",
     "Stopped": "stopped",
 }
-# What Open MPI's --tag-output writes before each line; the name of the host is there too.
-_MPI = re.compile(r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[^\]]*)?\]<std\w+>:\s?")
 # CloudWatch shows the last lines of a job some seconds after its end.
 _QUIET_POLLS = 3
 # boto3 waits longer each time, up to 20 seconds: half an hour in all.
@@ -132,10 +131,8 @@ def _events(client: Any, stream: str, tokens: Dict[str, Optional[str]]) -> Itera
             logGroupName=_GROUP, logStreamName=stream, startFromHead=True, limit=_EVENTS, **more
         )
         for event in page["events"]:
-            text = event["message"].rstrip("\n")
-            match = _MPI.match(text)
-            line = f"[{host} rank {match['rank']}] {text[match.end() :]}" if match else f"[{host}] {text}"
-            yield event["timestamp"], host, line
+            for line in parse_lines(host, event["message"]):
+                yield event["timestamp"], host, str(line)
         # Pages before the last may be empty; the last one is given again, with the token that was sent.
         tokens[stream] = page["nextForwardToken"]
         if page["nextForwardToken"] == token:

@@ -12,8 +12,6 @@ value, and rehearse it::
     assert outcome.exit_code == 0, outcome.failure_reason
 """
 
-from typing import List
-
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._command import main
 from lightning_sm.rehearse._log import TOPOLOGY_MARKER
@@ -49,7 +47,3 @@ __all__ = [
     "rehearse",
     "request_from_body",
 ]
-
-
-def __dir__() -> List[str]:
-    return sorted(__all__)

@@ -33,13 +33,12 @@ try() { "$@" > /dev/null 2>&1 || :; }
 """
 
 
-def run_commands(commands: Sequence[Command], *, enter: Command = (), check: bool = True) -> None:
+def run_commands(commands: Sequence[Command], *, enter: Command = ()) -> None:
     """Run each command.
 
     Args:
         commands: The arguments of each.
         enter: The command through which each is run, such as one that enters namespaces.
-        check: Whether a command that fails is an error.
 
     Raises:
         RehearsalError: A command failed; the message has its output.
@@ -49,7 +48,7 @@ def run_commands(commands: Sequence[Command], *, enter: Command = (), check: boo
         done = subprocess.run(
             [*enter, *command], env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
-        if check and done.returncode != 0:
+        if done.returncode != 0:
             output = done.stdout.decode("utf-8", "replace").strip()
             raise RehearsalError(f"`{' '.join(command)}` failed: {output}")
 

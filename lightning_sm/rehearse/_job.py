@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Dict, List, Optional, TextIO, Tuple
 
 from lightning_sm.errors import RehearsalError
+from lightning_sm.launch._log_lines import LogLine, parse_lines
 from lightning_sm.rehearse._container import create_ssh_key, run_commands
 from lightning_sm.rehearse._host import HostProcess
-from lightning_sm.rehearse._log import LogLine, find_error_line, find_topologies, find_worlds, parse_lines
+from lightning_sm.rehearse._log import find_error_line, find_topologies, find_worlds
 from lightning_sm.rehearse._network import BRIDGE_COMMANDS
 from lightning_sm.rehearse._outcome import EndedBy, HostOutcome, Outcome, rank_in
 from lightning_sm.rehearse._plan import RehearsalPlan

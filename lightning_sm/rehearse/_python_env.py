@@ -49,26 +49,23 @@ def create_python_env(request: RehearsalRequest, folder: RehearsalFolder) -> Tup
         python = folder.python / "bin" / "python"
         _write_script(folder.python / "bin" / "torchrun", _AGENT.format(python=python))
         notes.append("hyperpodrun ran in a SageMaker container, told by a stand-in of HyperPod's operator to start.")
-    if not folder.archive.exists():
-        return tuple(notes)
-    with tarfile.open(str(folder.archive)) as packed:
-        names = tuple(os.path.normpath(name) for name in packed.getnames())
-    source_dir = request.options.source_dir
-    if _REQUIREMENTS not in names:
-        return tuple(notes)
-    if source_dir is not None and not Path(source_dir, _REQUIREMENTS).exists():
-        # It names the wheel that was made of this package, which the environment has.
-        _remove_requirements(folder.archive)
-        return tuple(notes)
-    if request.options.requirements:
+    names: Tuple[str, ...] = ()
+    if folder.archive.exists():
+        with tarfile.open(str(folder.archive)) as packed:
+            names = tuple(os.path.normpath(name) for name in packed.getnames())
+    # Else they name only the wheel that was made of this package, which the environment has.
+    is_users = request.options.source_dir is None or Path(request.options.source_dir, _REQUIREMENTS).exists()
+    if _REQUIREMENTS in names and is_users and request.options.requirements:
         _install(folder)
         notes.append(
             f"{_REQUIREMENTS} was installed before the hosts started, into a Python environment of the rehearsal's "
             "own; on SageMaker each host installs it, which takes time there."
         )
-    else:
+        if "setup.py" in names:
+            return tuple(notes)
+    elif _REQUIREMENTS in names and is_users:
         notes.append(f"{_REQUIREMENTS} was not installed (--no-requirements); on SageMaker each host installs it.")
-    if "setup.py" not in names or not request.options.requirements:
+    if _REQUIREMENTS in names:
         _remove_requirements(folder.archive)
     return tuple(notes)
 

@@ -5,8 +5,9 @@ from typing import Any, List, Optional
 
 import pytest
 
+from lightning_sm.launch._log_lines import parse_lines
 from lightning_sm.rehearse import TOPOLOGY_MARKER, HostOutcome, Outcome, Upload
-from lightning_sm.rehearse._log import LogLine, find_error_line, find_topologies, find_worlds, parse_lines
+from lightning_sm.rehearse._log import find_error_line, find_topologies, find_worlds
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,6 @@ from lightning_sm.rehearse._log import LogLine, find_error_line, find_topologies
 )
 def test_where_a_line_comes_from(raw: str, lines: List[str]) -> None:
     assert [str(line) for line in parse_lines("algo-3", raw, ("algo-3", "algo-1"))] == lines
-    assert all(isinstance(line, LogLine) for line in parse_lines("algo-3", raw))
 
 
 def test_topologies_and_worlds_of_joined_lines() -> None:
