@@ -25,7 +25,6 @@ from lightning_sm.launch._request import (
     create_job_request,
     default_name,
     local_channels,
-    patch,
 )
 from lightning_sm.launch._send import account_of, send, session_in
 from lightning_sm.launch._settings import LaunchSettings, TuningSettings, settings_in
@@ -186,22 +185,18 @@ def _written(body: Dict[str, Any], name: Optional[str]) -> JobRequest:
     An archive at the address of ``launch`` is packed from the source folder again; any other is there already.
     """
     old = str(body["TrainingJobName"])
-    text = json.dumps(body, indent=2)
-    archives = re.findall(rf's3://[^"\\\s]+/{re.escape(f"{old}/{ARCHIVE}")}', text)
-    archive = archives[0] if archives else ""
-    if name:
-        # Only these are the job's own; data may have the same name.
-        renamed = archive.replace(f"/{old}/{ARCHIVE}", f"/{name}/{ARCHIVE}")
-        body = json.loads(text.replace(archive, renamed)) if archive else body
-        changes = {"TrainingJobName": name}
-        if "S3Uri" in body.get("CheckpointConfig", {}):
-            # The bucket, behind two slashes, may have the same name, too.
-            own = rf"(?<!/)/{re.escape(old)}(?=/|$)"
-            changes["CheckpointConfig.S3Uri"] = re.sub(own, f"/{name}", body["CheckpointConfig"]["S3Uri"])
-        if "sagemaker_job_name" in body.get("HyperParameters", {}):
-            changes["HyperParameters.sagemaker_job_name"] = json.dumps(name)
-        patch(body, changes)
-        text, archive = json.dumps(body, indent=2), renamed
-    request = JobRequest(name or old, text, archive)
+    name = name or old
+    # Only these are the job's own; data may have the same name.
+    if "S3Uri" in body.get("CheckpointConfig", {}):
+        # The bucket, behind two slashes, may have the same name, too.
+        own = rf"(?<!/)/{re.escape(old)}(?=/|$)"
+        body["CheckpointConfig"]["S3Uri"] = re.sub(own, f"/{name}", body["CheckpointConfig"]["S3Uri"])
+    if name != old and "sagemaker_job_name" in body.get("HyperParameters", {}):
+        body["HyperParameters"]["sagemaker_job_name"] = json.dumps(name)
+    text = json.dumps({**body, "TrainingJobName": name}, indent=2)
+    archive = re.search(rf's3://[^"\\\s]+/(?={re.escape(f"{old}/{ARCHIVE}")})', text)
+    place = archive[0] if archive else ""
+    text = text.replace(f"{place}{old}/{ARCHIVE}", f"{place}{name}/{ARCHIVE}")
+    request = JobRequest(name, text, place and f"{place}{name}/{ARCHIVE}")
     check_limits(request)
     return request

@@ -3,9 +3,8 @@
 import argparse
 import inspect
 import re
-import sys
 from dataclasses import fields
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple
 
 from jsonargparse import ArgumentParser
 
@@ -34,11 +33,11 @@ _EXIT_STATUS = (
 )
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(args: Sequence[str]) -> int:
     """Run ``lightning-sm rehearse``: create the request, rehearse it, print the summary.
 
     Args:
-        argv: The arguments behind the command; by default those of this process.
+        args: The arguments behind the command.
 
     Returns:
         The exit status: that of the outcome, 130 after Ctrl-C.
@@ -52,7 +51,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         status = main(["--hosts", "2", "--distribution", "torch_distributed", "train.py", "--lr", "0.1"])
     """
     try:
-        request, is_json = read_arguments(sys.argv[1:] if argv is None else argv)
+        request, is_json = read_arguments(args)
         outcome = rehearse(request, log_to_stderr=is_json)
     except KeyboardInterrupt:
         return 130

@@ -31,7 +31,8 @@ def host_commands(
     host: str, address: str, *, latency: Optional[float] = None, bandwidth: Optional[int] = None
 ) -> Tuple[Command, ...]:
     """Return the commands that connect one host, run in its network namespace while the holder is process 1."""
-    port = _port_name(host)
+    # The port on the bridge: the kernel takes names of 15 characters at most.
+    port = "p" + re.sub(r"\W", "", host)[-13:]
     return (
         ("ip", "link", "set", "lo", "up"),
         ("ip", "link", "add", INTERFACE, "type", "veth", "peer", "name", port, "netns", "1"),
@@ -58,8 +59,3 @@ def shaping_commands(latency: Optional[float], bandwidth: Optional[int]) -> Tupl
         tbf = ("tbf", "rate", f"{bandwidth}bit", "burst", str(burst), "latency", "100ms")
         commands.append((*add, *parent, "handle", "10:", *tbf))
     return tuple(commands)
-
-
-def _port_name(host: str) -> str:
-    """The name of the host's port on the bridge, at most 15 characters as the kernel wants it."""
-    return "p" + re.sub(r"\W", "", host)[-13:]

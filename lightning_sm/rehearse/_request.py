@@ -385,7 +385,7 @@ class RehearsalRequest:
 
 def create_request(
     entry_point: str,
-    options: Optional[RehearsalOptions] = None,
+    options: RehearsalOptions = RehearsalOptions(),
     *,
     hosts: int = 1,
     distribution: Distribution = "none",
@@ -434,7 +434,6 @@ def create_request(
         (('algo-1', 'algo-2'), '2')
         >>> folder.cleanup()
     """
-    options = options or RehearsalOptions()
     source = Path(options.source_dir or ".").resolve()
     options = dataclasses.replace(options, source_dir=str(source))
     if not (source / entry_point).is_file():
@@ -476,7 +475,7 @@ def create_request(
     return RehearsalRequest(json.dumps(body), options, scripts)
 
 
-def request_from_body(body: Mapping[str, Any], options: Optional[RehearsalOptions] = None) -> RehearsalRequest:
+def request_from_body(body: Mapping[str, Any], options: RehearsalOptions = RehearsalOptions()) -> RehearsalRequest:
     """Return the request that a CreateTrainingJob body describes. Options replace its S3 folders by local ones.
 
     What the body names in S3 is only read, unless ``options.upload`` is set. Results are collected in
@@ -498,7 +497,7 @@ def request_from_body(body: Mapping[str, Any], options: Optional[RehearsalOption
         ('job-1', ('algo-1', 'algo-2'))
     """
     # describe_training_job has times in it.
-    return RehearsalRequest(json.dumps(dict(body), default=str), options or RehearsalOptions())
+    return RehearsalRequest(json.dumps(dict(body), default=str), options)
 
 
 def _value(text: Optional[str]) -> Any:

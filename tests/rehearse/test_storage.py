@@ -35,15 +35,13 @@ def files(folder: Path) -> List[str]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("has_data", [True, False])
-def test_one_object_is_a_channel_and_none_is_an_error(s3: S3, tmp_path: Path, has_data: bool) -> None:
-    s3.update({"code.tar.gz": b"c", **({"data": b"1"} if has_data else {})})
-    if has_data:
-        fetched = storage.download_inputs(request(), RehearsalFolder(tmp_path))
-        assert files(fetched.channels[0].path) == ["data"]
-    else:
-        with pytest.raises(RehearsalError, match="s3://logs/data is empty"):
-            storage.download_inputs(request(), RehearsalFolder(tmp_path))
+def test_one_object_is_a_channel_and_none_is_an_error(s3: S3, tmp_path: Path) -> None:
+    s3.update({"code.tar.gz": b"c"})
+    with pytest.raises(RehearsalError, match="s3://logs/data is empty"):
+        storage.download_inputs(request(), RehearsalFolder(tmp_path))
+    s3.update({"data": b"1"})
+    fetched = storage.download_inputs(request(), RehearsalFolder(tmp_path))
+    assert files(fetched.channels[0].path) == ["data"]
 
 
 def test_only_changed_checkpoints_travel(tmp_path: Path) -> None:
@@ -59,15 +57,6 @@ def test_only_changed_checkpoints_travel(tmp_path: Path) -> None:
     for each in (leader, worker):
         storage.send_checkpoints(each, before[each], store)
     assert {name: (store / name).read_text() for name in files(store)} == {"last": "two", "sub/new": "3"}
-
-
-@pytest.mark.full
-def test_v3_drivers_tell_their_launcher(s3: S3, tmp_path: Path) -> None:
-    script = b"$SM_PYTHON_CMD /opt/ml/input/data/sm_drivers/distributed_drivers/mpi_driver.py\n"
-    s3.update({"drivers/sm_train.sh": script})
-    channel = {"ChannelName": "sm_drivers", "DataSource": {"S3DataSource": {"S3Uri": "s3://logs/drivers"}}}
-    made = request(InputDataConfig=[channel], HyperParameters={}, CheckpointConfig={})
-    assert storage.download_inputs(made, RehearsalFolder(tmp_path)).distribution == "mpi"
 
 
 def test_nothing_in_s3_needs_no_boto3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
