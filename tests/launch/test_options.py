@@ -17,28 +17,6 @@ def read(*words, command="launch"):
     return _read(command_parser(command), words)
 
 
-def test_options_and_the_command():
-    settings, tuning, options = read(
-        *("--image", "pytorch-2.8-gpu", "--instance-type", "ml.g5.12xlarge", "--instances", "2", "--spot"),
-        *(
-            "--distribution",
-            "torch_distributed",
-            "--channel",
-            "training=s3://b/a=1",
-            "--channel",
-            "val={uri: s3://b/v}",
-        ),
-        *("--env", "A=010", "--metric", "loss", "--metric", "val/loss", "--set", "ResourceConfig.VolumeSizeInGB=100"),
-        *("fit", "--config", "config.yaml", "--trainer.max_epochs", "5"),
-    )
-    assert (settings.image, settings.instance_type, settings.instances) == ("pytorch-2.8-gpu", "ml.g5.12xlarge", 2)
-    assert settings.channels == {"training": "s3://b/a=1", "val": {"uri": "s3://b/v"}}
-    assert (settings.environment, settings.spot, settings.metrics) == ({"A": "010"}, True, ["loss", "val/loss"])
-    assert settings.set == {"ResourceConfig.VolumeSizeInGB": 100}
-    assert settings.hyperparameters == {"config": "config.yaml", "trainer.max_epochs": 5}
-    assert (tuning, options["dry_run"]) == (None, False)
-
-
 LAUNCH = """
 image: pytorch-2.8-gpu
 max_run: 2h
@@ -55,10 +33,18 @@ tuning:
 
 def test_a_file_stands_below_what_is_typed(folder):
     (folder / "launch.yaml").write_text(LAUNCH)
-    settings = read("--max-run", "3h", "--channel", "val=s3://b/other", "--no-spot")[0]
+    settings, tuning, options = read(
+        *("--max-run", "3h", "--channel", "val={uri: s3://b/v}", "--channel", "more=s3://b/a=1", "--no-spot"),
+        *("--env", "A=010", "--metric", "val/loss", "--metric", "acc", "--set", "ResourceConfig.VolumeSizeInGB=100"),
+        *("fit", "--config", "config.yaml", "--trainer.max_epochs", "5"),
+    )
     assert (settings.image, settings.max_run, settings.spot) == ("pytorch-2.8-gpu", "3h", False)
-    assert settings.channels == {"training": "s3://b/t", "val": "s3://b/other"}
-    assert settings.hyperparameters == {"model.lr": 0.1, "version": "010"}
+    assert settings.channels == {"training": "s3://b/t", "val": {"uri": "s3://b/v"}, "more": "s3://b/a=1"}
+    assert (settings.environment, settings.metrics) == ({"OMP_NUM_THREADS": 4, "A": "010"}, ["val/loss", "acc"])
+    assert settings.set == {"ResourceConfig.VolumeSizeInGB": 100}
+    typed = {"config": "config.yaml", "trainer.max_epochs": 5}
+    assert settings.hyperparameters == {"model.lr": 0.1, "version": "010", **typed}
+    assert (tuning, options["dry_run"]) == (None, False)
     (folder / "other.yaml").write_text("image: x")
     assert read("--file", "other.yaml")[0].image == "x"
     words = ("--max-jobs", "3", "--range", "n={min: 1, max: 3, type: integer}", "--draw", "7", "fit", "--a", "1e-3")

@@ -131,9 +131,7 @@ def test_a_job_with_requirements(rehearse, with_requirements: Path) -> None:
     assert done.exit_code == 0, done.log
     assert "-python/lib/python" in done.log.partition("extra ")[2]
     assert "-python/bin/python" in done.log.partition("] python ")[2]
-    assert importlib.util.find_spec("rehearsed_extra") is None
     told = "\n".join(done.summary["warnings"])
-    assert "environment of the rehearsal's own" in told
     assert "start_with_right_hostname.sh is a stand-in" in told
     assert "the image has Python 3.12, torch 2.8" in told
 

@@ -1,6 +1,6 @@
-"""The failure reason of a job in which one rank failed, with the real toolkit.
+"""The failure reason of a job in which one rank failed, or never came, with the real toolkit.
 
-The program prints a ``ValueError`` first: from such a line on the toolkit takes the log for its failure reason.
+The program of the first two prints a ``ValueError``: from such a line on the toolkit takes the log for its reason.
 """
 
 import shutil
@@ -19,15 +19,15 @@ _TORCHRUN, _MPI = ("--distribution", "torch_distributed"), ("--distribution", "m
 _KILLED = "Rank 1 on algo-2 was killed: it exited without an exception (SIGKILL, "
 
 
-def rehearsed(tmp_path, how, *options, abort_after="60s", timeout=240):
+def rehearsed(tmp_path, how, *options):
     source = fill_source(tmp_path / "source")
     shutil.copy(_PROGRAM, source)
     return rehearse(
         source,
         tmp_path / "out",
-        *("--hosts", 2, *options, "--env", "MY_API_TOKEN=hunter2-hunter2", "--abort-after", abort_after),
+        *("--hosts", 2, *options, "--env", "MY_API_TOKEN=hunter2-hunter2", "--abort-after", "60s"),
         *("fail.py", "--how", how),
-        timeout=timeout,
+        timeout=240,
     )
 
 
@@ -53,3 +53,27 @@ def test_a_rank_on_a_worker_host_of_mpirun(tmp_path):
     for reason in (done.summary["failure_reason"], first["failure"], second["failure"]):
         assert reason.startswith("KeyError: 'layers' (rank 1 on algo-2; at ")
         assert reason.endswith(f"fail.py:{line} in fail; then RuntimeError: no layers, said the owner of ***)")
+
+
+# Trains with a hindrance, which stands in between.
+_TRAIN = "import runpy, socket, time\n{}\nrunpy.run_path('train.py', run_name='__main__')\n"
+
+
+@needs("netns", torch=True)
+def test_the_main_port_in_use(source, tmp_path):
+    (source / "late.py").write_text(_TRAIN.format("other = socket.create_server(('', 7777))"))
+    done = rehearse(source, tmp_path / "out", "--hosts", 2, "--abort-after", "1s", "late.py")
+    assert done.exit_code == 1
+    # What torch says of it names no error that the toolkit knows, so the reason would be empty without us.
+    said = "DistNetworkError: The server socket has failed to listen on any local network address. port: 7777"
+    assert done.summary["failure_reason"].startswith(said)
+
+
+@needs("netns", torch=True)
+def test_a_host_that_never_comes_is_missing_in_the_summary(source, tmp_path):
+    (source / "late.py").write_text(_TRAIN.format("if socket.gethostname() == 'algo-2': time.sleep(600)"))
+    # The others say who they are before they begin to wait.
+    stop = ("--stop-at", "lightning_sm topology:", "--stop-grace", "1s")
+    done = rehearse(source, tmp_path / "out", "--hosts", 2, *stop, "late.py")
+    assert done.exit_code == 143
+    assert [(host, told["global_rank"], told["world_size"]) for host, told in done.topologies] == [("algo-1", 0, 2)]

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from lightning_sm.rehearse import rehearse as run_request
-from tests.helpers.rehearsal import cli_request, needs
+from tests.helpers.rehearsal import needs
 
 from .running import rehearse
 
@@ -25,10 +24,10 @@ def test_none_and_dicts_on_their_way_through_the_toolkit(source, tmp_path):
 
 
 @needs("loopback", torch=True)
-def test_the_reason_of_a_wrong_hyperparameter(source):
-    request = cli_request(source, "--isolation", "loopback", "--timeout", "150s", "cli.py", "--model.lable", "cat")
-    outcome = run_request(request)
-    assert outcome.exit_code == 1
+def test_the_reason_of_a_wrong_hyperparameter(source, tmp_path):
+    done = rehearse(source, tmp_path / "out", "cli.py", "--model.lable", "cat", isolation="loopback")
+    assert done.exit_code == 1
     # Ours names the closest hyperparameter that there is.
-    assert "model.label" in outcome.failure_reason
-    assert "lable" in outcome.failure_reason.partition("Command")[0]
+    reason = done.summary["failure_reason"]
+    assert "model.label" in reason
+    assert "lable" in reason.partition("Command")[0]
