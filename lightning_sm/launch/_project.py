@@ -225,8 +225,8 @@ def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any]) -> 
         if name in files:
             yield from _of_paths(root / name, name)
         elif not _is_brought(path, files, channels):
-            is_ignored = (root / path).is_file()
-            why = "is left out of the archive by .gitignore" if is_ignored else f"is not in {root.resolve()}"
+            is_there = (root / path).is_file()
+            why = "is left out of the archive by .gitignore" if is_there else f"is not in {root.resolve()}"
             yield Finding(
                 "config",
                 f"The config file {path} {why}.",

@@ -52,11 +52,10 @@ def run_job(plan: RehearsalPlan, stream: TextIO) -> Outcome:
             send_checkpoints(local[host], files, bucket)
     uploads, warnings = collect_results(plan, bucket)
     if bucket is None and any(any(path.glob("*")) for path in local.values()):
-        lost = (
+        warnings += (
             f"Files in {request.checkpoint_path} are lost with the job: it has no checkpoint configuration "
-            "(checkpoint_s3_uri; here --checkpoint-dir)."
+            "(checkpoint_s3_uri; here --checkpoint-dir).",
         )
-        warnings = (*warnings, lost)
     return dataclasses.replace(outcome, uploads=uploads, warnings=warnings)
 
 

@@ -135,7 +135,6 @@ def deliver_results(request: RehearsalRequest, folder: RehearsalFolder) -> Optio
         LaunchError: S3 refuses.
     """
     found = list(files_in(folder.collected))
-    checkpoints: Optional[str]
     if request.options.upload:
         output = request.output_uri and f"{request.output_uri.rstrip('/')}/{request.job_name}/output"
         checkpoints = request.checkpoint_uri
