@@ -75,9 +75,16 @@ def choose_backend(
     Raises:
         SMDDPUnavailableError: ``smddp`` was named and its library cannot be imported, or the strategy has a problem.
     """
+    if requested == _SMDDP:
+        failed = problem or _import_smddp(gathers)
+        if failed is not None:
+            kind = job.current_instance_type or "unknown: not in a SageMaker container"
+            raise SMDDPUnavailableError(
+                f"process_group_backend='smddp' was requested, but {failed} (instance type {kind}).",
+                hint="SMDDP is in AWS's PyTorch images up to 2.5.1 and works on ml.p3dn, ml.p4d and ml.p4de; leave "
+                "process_group_backend out to fall back to NCCL.",
+            )
     if requested is not None:
-        if requested == _SMDDP:
-            _require_smddp(job, gathers, problem)
         return BackendChoice(requested, "it was requested")
     fallback = _BACKENDS.get(device_type)
     if not job.in_container:
@@ -99,25 +106,8 @@ def choose_backend(
 def all_gather_problem() -> Optional[str]:
     """Why SMDDP's AllGather cannot be switched on under ``mpirun`` any more, or ``None``."""
     if _MODULE in sys.modules and not os.environ.get(_OPTIMIZE_SDP):
-        return f"{_MODULE} was imported before {_OPTIMIZE_SDP}=true was set"
+        return f"{_MODULE} was imported before {_OPTIMIZE_SDP}=true was set, which belongs in the job's environment"
     return None
-
-
-def _require_smddp(job: TrainingJob, gathers: bool, problem: Optional[str]) -> None:
-    if problem is not None:
-        more = f"; {_OPTIMIZE_SDP}=true belongs in the job's environment" if gathers else ""
-        raise SMDDPUnavailableError(
-            f"process_group_backend='smddp' was requested, but {problem}.",
-            hint=f"Leave process_group_backend out to use NCCL{more}.",
-        )
-    failed = _import_smddp(gathers)
-    if failed is not None:
-        raise SMDDPUnavailableError(
-            f"process_group_backend='smddp' was requested, but {failed} on "
-            f"instance type {job.current_instance_type or 'unknown (not in a SageMaker container)'}.",
-            hint="SMDDP is in AWS's PyTorch images up to 2.5.1 and works on ml.p3dn, ml.p4d and ml.p4de; leave "
-            "process_group_backend out to fall back to NCCL.",
-        )
 
 
 def _import_smddp(gathers: bool) -> Optional[str]:
