@@ -36,20 +36,6 @@ class ReplacedMethod:
             setattr(self.owner, self.name, self.before)
 
 
-class _ListenedMethod(ReplacedMethod):
-    """Calls its function without the method, before it or after it. Lightning calls some of these at each step."""
-
-    first = False
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.first:
-            self.function()
-            return self.original(*args, **kwargs)
-        result = self.original(*args, **kwargs)
-        self.function()
-        return result
-
-
 class UndoList(List[Callable[[], Any]]):
     """What detaches an object from its trainer. A copy of both, made within a fit, is not attached."""
 
@@ -88,6 +74,14 @@ def listen(owner: Any, name: str, function: Callable[[], None], *, first: bool =
         >>> vars(loop)
         {}
     """
-    listened = _ListenedMethod(owner, name, function)
-    listened.first = first
-    return listened.undo
+
+    def before(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        function()
+        return original(*args, **kwargs)
+
+    def after(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        function()
+        return result
+
+    return ReplacedMethod(owner, name, before if first else after).undo
