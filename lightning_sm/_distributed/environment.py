@@ -92,13 +92,9 @@ class SageMakerEnvironment:
         #: The backend that a strategy of ours will use, and why, for the log.
         self.backend: Optional[str] = None
         log.debug("SageMakerEnvironment: %s", self.topology)
-        _lightning.set_rank_zero_rank(self._known_rank())
-
-    def _known_rank(self) -> int:
-        if self.topology.global_rank is not None:
-            return self.topology.global_rank
+        rank = self.topology.global_rank
         # Before Lightning has counted the devices, all that matters is whether this is rank 0.
-        return self.node_rank() or self.local_rank()
+        _lightning.set_rank_zero_rank(self.node_rank() or self.local_rank() if rank is None else rank)
 
     @staticmethod
     def detect() -> bool:
@@ -133,7 +129,8 @@ class SageMakerEnvironment:
 
     def _prepare_to_join(self, address: str) -> None:
         """Wait for the main host, check and announce this process's world, and log what it waits for from now on."""
-        self._check_world_size()
+        if self.topology.is_external and self._trainer_world_size not in (None, self._world_size):
+            self.topology.refuse(f"devices times num_nodes is {self._trainer_world_size} in the Trainer")
         if not self._resolved:
             source = self.topology.sources.get("main_address")
             # One process of each host says so.
@@ -207,14 +204,8 @@ class SageMakerEnvironment:
     def set_world_size(self, size: int) -> None:
         """Set the world size, if Lightning starts the processes; ignored otherwise."""
         self._trainer_world_size = size
-        if self.topology.is_external:
-            log.debug("Ignored set_world_size(%s): the launcher's world size is %s.", size, self._world_size)
-        else:
+        if not self.topology.is_external:
             self._world_size = size
-
-    def _check_world_size(self) -> None:
-        if self.topology.is_external and self._trainer_world_size not in (None, self._world_size):
-            self.topology.refuse(f"devices times num_nodes is {self._trainer_world_size} in the Trainer")
 
     def global_rank(self) -> int:
         """The index of this process in the world."""
@@ -222,9 +213,7 @@ class SageMakerEnvironment:
 
     def set_global_rank(self, rank: int) -> None:
         """Set the global rank, if Lightning starts the processes; ignored otherwise."""
-        if self.topology.is_external:
-            log.debug("Ignored set_global_rank(%s): the launcher's global rank is %s.", rank, self._global_rank)
-        else:
+        if not self.topology.is_external:
             self._global_rank = rank
         _lightning.set_rank_zero_rank(self._global_rank)
         # The strategy sets ranks at the start of each fit, validate, test and predict.
