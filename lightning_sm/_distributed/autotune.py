@@ -6,6 +6,8 @@ from statistics import median
 from types import SimpleNamespace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+import torch
+
 from lightning_sm._distributed.communication import AUTO, Communication, SentAs, bucket_hook, sum_error
 from lightning_sm._logging import log
 from lightning_sm._plan import Network, Option, Workload, fewest_settings, predict
@@ -104,8 +106,6 @@ class Autotune(Communication):
         self, strategy: Any, gradient_compression: Optional[str], bucket_cap_mb: Union[float, str, None]
     ) -> None:
         super().__init__(strategy.model)
-        import torch
-
         if not hasattr(torch.nn.parallel.DistributedDataParallel, "_remove_autograd_hooks"):
             raise StrategyUnavailableError(
                 f"SMDDPStrategy: auto wraps the model again, which needs torch 2.1 or newer, not {torch.__version__}.",
@@ -171,8 +171,6 @@ class Autotune(Communication):
 
     def _measure(self) -> Measurement:
         """What the steps have shown, and the times of some sums. Collective."""
-        import torch.distributed as dist
-
         trained = [each for each in self.model.module.parameters() if each.requires_grad]
         parameters = sum(each.numel() for each in trained)
         size = sum(each.numel() * each.element_size() for each in trained)
@@ -188,7 +186,7 @@ class Autotune(Communication):
         probed = probe.numel() * probe.element_size()
         ways = [self._ways[0], *(way for way in self._ways[1:] if sum_error(str(way), self._device) is None)]
         per_byte = {way: max(self._time_sum(way, probe) - latency, 1e-9) / probed for way in ways}
-        return Measurement(dist.get_world_size(), workload, latency, per_byte)
+        return Measurement(torch.distributed.get_world_size(), workload, latency, per_byte)
 
     def _time_sum(self, way: Optional[str], gradients: Any) -> float:
         """The seconds that a sum of gradients takes that are sent in this way. Collective."""
@@ -237,8 +235,6 @@ def _now(device: Any) -> Any:
     """A moment: of a GPU's stream as an event, else a time in seconds."""
     if device.type != "cuda":
         return time.perf_counter()
-    import torch
-
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event

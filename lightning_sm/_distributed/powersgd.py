@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
+import torch
+
 from lightning_sm._distributed.communication import Communication
 from lightning_sm._logging import log
 from lightning_sm.errors import HyperparameterError
@@ -38,7 +40,6 @@ class PowerSGD(Communication):
 
     def __init__(self, model: Any, rank: int, warmup_steps: int) -> None:
         super().__init__(model)
-        import torch.distributed as dist
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 
         self._names = {parameter: name for name, parameter in model.module.named_parameters()}
@@ -55,7 +56,7 @@ class PowerSGD(Communication):
             start_powerSGD_iter=warmup_steps,
             min_compression_rate=_MIN_COMPRESSION_RATE,
         )
-        self._in_order = dist.get_backend() != "nccl"
+        self._in_order = torch.distributed.get_backend() != "nccl"
         # The parameters of each bucket, and what belongs to parameters of buckets that there are no more or not yet.
         self._buckets: Dict[int, Tuple[Any, ...]] = {}
         self._kept: Dict[str, _Kept] = {}
@@ -84,8 +85,6 @@ class PowerSGD(Communication):
         names = [self._names[parameter] for parameter in parameters]
         if not all(name in self._kept for name in names):
             return
-        import torch
-
         kept = [self._kept.pop(name) for name in names]
         device, dtype = parameters[0].device, parameters[0].dtype
         matrices = _matrices(parameters, self._state.matrix_approximation_rank)

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any, Dict, Optional
 
+import torch
+
 from lightning_sm._distributed.build_locks import remove_left_locks
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._lightning.collectives import destroy_at_exit
@@ -133,8 +135,6 @@ class ModelParallelMixin(_FullyShardedMixin):
         return {"num_replicas": mesh.size(), "rank": mesh.get_local_rank()}
 
     def _smddp_problem(self) -> Optional[str]:
-        import torch
-
         if not hasattr(_fsdp_module(), "set_force_sum_reduction_for_comms"):
             return (
                 f"FSDP2 reduces gradients by ReduceOp.AVG, which SMDDP lacks, and torch {torch.__version__} has no "

@@ -5,6 +5,8 @@ import os
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
+import torch
+
 from lightning_sm import _lightning
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._distributed.smp_parameters import SMPParameters, import_library, read_mp_parameters
@@ -185,8 +187,6 @@ class SMPMixin(StrategyMixin):
         Raises:
             StrategyUnavailableError: It cannot.
         """
-        import torch
-
         size, count = getattr(dataloader, "batch_size", None), self.parameters.microbatches
         if isinstance(dataloader, torch.utils.data.DataLoader) and size is not None:
             try:
@@ -234,8 +234,6 @@ class SMPMixin(StrategyMixin):
     @contextlib.contextmanager
     def model_sharded_context(self) -> Iterator[None]:
         """Let ``configure_model`` make layers for the library: for tensor parallelism, and in its precision."""
-        import torch
-
         self._has_created_network = not self._candidates()
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self._half or "", torch.get_default_dtype())
         tensor_parallelism = self.parameters.tensor_parallel_degree > 1
@@ -349,8 +347,6 @@ class SMPMixin(StrategyMixin):
 
     def clip_by_norm(self, optimizer: Any, max_norm: float) -> None:
         """Clip the gradients by the norm over all partitions, as ``torch.nn.utils.clip_grad_norm_`` does with one."""
-        import torch
-
         self.check_clipping("norm")
         if self._half is not None:
             optimizer.clip_master_grads(max_norm)
@@ -487,8 +483,6 @@ class SMPMixin(StrategyMixin):
         return output, logged
 
     def _loggable(self, name: str, value: Any) -> Any:
-        import torch
-
         if not isinstance(value, (torch.Tensor, int, float)):
             raise StrategyUnavailableError(
                 f"self.log({name!r}) is given a {type(value).__name__}, which sees microbatches on one rank only.",
@@ -498,14 +492,14 @@ class SMPMixin(StrategyMixin):
 
     def _same_arguments(self, names: Tuple[str, ...], own: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
         """The arguments of ``self.log``, also on a rank on which the library does not run the step's Python code."""
-        import torch.distributed as dist
-
         if self.parameters.pipeline_parallel_degree == 1:
             return {name: own[name] for name in names}
         if names not in self._log_arguments:
             group = self._smp.get_mp_process_group() if self.parameters.ddp else None
             found = [dict(own)]
-            dist.broadcast_object_list(found, src=min(self._smp.get_mp_group()), group=group, device=self.root_device)
+            torch.distributed.broadcast_object_list(
+                found, src=min(self._smp.get_mp_group()), group=group, device=self.root_device
+            )
             self._log_arguments[names] = {name: found[0][name] for name in names}
         return self._log_arguments[names]
 
