@@ -1,7 +1,7 @@
 """How strategies save and load: hooks around that, what DeepSpeed lacks in it, and another storage for DCP."""
 
-import importlib
-from contextlib import contextmanager, nullcontext
+import sys
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping
 
@@ -257,15 +257,12 @@ def deferred_write_errors(strategy: Any, errors: List[BaseException]) -> Iterato
             guarded(Path(folder, "latest").write_text, str(tag))
         return saved
 
-    replaced = [ReplacedMethod(engine, "save_checkpoint", without_latest)]
-    for owner, name in ((getattr(engine, "checkpoint_engine", None), "save"), (engine, "_copy_recovery_script")):
-        if hasattr(owner, name):
-            replaced.append(ReplacedMethod(owner, name, guarded))
-    try:
+    with ExitStack() as undo:
+        undo.callback(ReplacedMethod(engine, "save_checkpoint", without_latest).undo)
+        for owner, name in ((getattr(engine, "checkpoint_engine", None), "save"), (engine, "_copy_recovery_script")):
+            if hasattr(owner, name):
+                undo.callback(ReplacedMethod(owner, name, guarded).undo)
         yield
-    finally:
-        for method in replaced:
-            method.undo()
 
 
 def is_failed_write(error: BaseException) -> bool:
@@ -311,7 +308,7 @@ def saves_with_dcp(strategy: Any) -> bool:
 
 def has_dcp_storage(namespace: Namespace) -> bool:
     """Whether Lightning saves through a function that :func:`dcp_storage` can replace (2.2 and later)."""
-    return any(hasattr(module, _SAVE) for module in _modules(namespace))
+    return bool(_modules(namespace))
 
 
 @contextmanager
@@ -325,15 +322,10 @@ def dcp_storage(namespace: Namespace, save: Callable[[Any], None]) -> Iterator[N
         namespace: Lightning's namespace.
         save: Saves the state dict of the model and the optimizers, in place of Lightning's function.
     """
-    modules = [module for module in _modules(namespace) if hasattr(module, _SAVE)]
-    before = [getattr(module, _SAVE) for module in modules]
-    for module in modules:
-        setattr(module, _SAVE, lambda state, path: save(state))
-    try:
+    with ExitStack() as undo:
+        for module in _modules(namespace):
+            undo.callback(ReplacedMethod(module, _SAVE, lambda original, state, path: save(state)).undo)
         yield
-    finally:
-        for module, function in zip(modules, before):
-            setattr(module, _SAVE, function)
 
 
 def save_dcp(state: Any, folder: str, group: Any) -> None:
@@ -351,11 +343,7 @@ def save_dcp(state: Any, folder: str, group: Any) -> None:
 
 def _modules(namespace: Namespace) -> List[Any]:
     """The modules with the function: where it is defined, and where strategies import it to."""
-    found = []
-    for name in ("fsdp", "model_parallel"):
-        for package in (namespace.fabric, namespace.name):
-            try:
-                found.append(importlib.import_module(f"{package}.strategies.{name}"))
-            except ImportError:  # an older version
-                continue
-    return found
+    packages = (namespace.fabric, namespace.name)
+    paths = [f"{package}.strategies.{name}" for package in packages for name in ("fsdp", "model_parallel")]
+    loaded = [sys.modules.get(path) for path in paths]  # an older version has fewer
+    return [module for module in loaded if hasattr(module, _SAVE)]

@@ -4,10 +4,11 @@ FSDP and FSDP2 gather by torch's full state dict, as Lightning calls it: one par
 it wraps together) to global rank 0's host. DeepSpeed's parameters are gathered by its own functions in the same way.
 """
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Dict, Iterator, Tuple
 
-from lightning_sm._lightning.legacy import connector_of, excess_step, strategy_of
+from lightning_sm._lightning.checkpoints import dump_checkpoint
+from lightning_sm._lightning.legacy import excess_step, strategy_of
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.strategies import strategy_kind
@@ -56,18 +57,13 @@ def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> D
     is_deepspeed = strategy_kind(strategy) == "deepspeed"
     # AWS's library gathers no state of an optimizer where it saves folders.
     has_no_state = is_deepspeed or (strategy_kind(strategy) == "smp" and strategy._save_distributed_checkpoint)
-    replaced = []
-    if is_deepspeed:
-        state_dict = full_state_dict(trainer)
-        replaced.append(ReplacedMethod(strategy, "lightning_module_state_dict", lambda _: state_dict))
-    if has_no_state:
-        replaced.append(ReplacedMethod(strategy, "optimizer_state", lambda _, optimizer: {}))
-    try:
-        with _full_state(strategy):
-            checkpoint: Dict[str, Any] = connector_of(trainer, "checkpoint").dump_checkpoint(weights_only=False)
-    finally:
-        for method in replaced:
-            method.undo()
+    with _full_state(strategy), ExitStack() as undo:
+        if is_deepspeed:
+            state_dict = full_state_dict(trainer)
+            undo.callback(ReplacedMethod(strategy, "lightning_module_state_dict", lambda _: state_dict).undo)
+        if has_no_state:
+            undo.callback(ReplacedMethod(strategy, "optimizer_state", lambda _, optimizer: {}).undo)
+        checkpoint = dump_checkpoint(trainer)
     if has_no_state:
         checkpoint.pop("optimizer_states", None)
         if trainer.is_global_zero:
