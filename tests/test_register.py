@@ -15,10 +15,10 @@ _LOOK = """
 from importlib import import_module
 from lightning_sm._distributed.registry import strategy_class
 from lightning_sm._lightning import NAMESPACES
-from lightning_sm._lightning.legacy import ddp_base_path, strategy_of
+from lightning_sm._lightning.legacy import strategy_of, strategy_path
 from lightning_sm._lightning.namespaces import RANK_ZERO_MODULES
 namespace = next(entry for entry in NAMESPACES if entry.name == pl.__name__)
-module, base = ddp_base_path(namespace).split(":")
+module, base = strategy_path(namespace, "DDP").split(":")
 for name in ("smddp", "smddp_find_unused_parameters_false", "smddp_find_unused_parameters_true"):
     trainer = pl.Trainer(accelerator="cpu", devices=1, strategy=name, logger=False, enable_checkpointing=False)
     strategy = strategy_of(trainer)

@@ -9,7 +9,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Tuple
 from lightning_sm._distributed.neuron import NEURON, XLA
 from lightning_sm._lightning import FABRICS, Namespace, namespaced_class
 from lightning_sm._lightning.accelerators import register_accelerator
-from lightning_sm._lightning.legacy import add_names_of_strategy, ddp_base_path
+from lightning_sm._lightning.legacy import add_names_of_strategy, strategy_path
 from lightning_sm._lightning.strategies import register_strategy
 from lightning_sm.errors import StrategyUnavailableError
 
@@ -92,7 +92,7 @@ def strategy_class(namespace: Namespace, name: str) -> type:
     if namespace.version >= strategy.since:
         return namespaced_class(namespace, name, f"{_PACKAGE}.{strategy.mixin}", f"strategies:{strategy.base}")
     if strategy is STRATEGIES["SMDDPStrategy"]:
-        cls = namespaced_class(namespace, name, f"{_PACKAGE}.smddp:DataParallelMixin", ddp_base_path(namespace))
+        cls = namespaced_class(namespace, name, f"{_PACKAGE}.smddp:DataParallelMixin", strategy_path(namespace, "DDP"))
         return add_names_of_strategy(namespace, cls)
     return _unavailable_class(namespace, name, strategy)
 

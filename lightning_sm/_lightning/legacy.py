@@ -16,17 +16,16 @@ __all__ = [
     "backend_variable",
     "cli_base_path",
     "connector_of",
-    "ddp_base_path",
     "epochs_trained",
     "excess_step",
     "logged_step",
     "parse_args",
     "registry_of_strategies",
     "save_config_arguments",
-    "single_device_class",
     "skips_missing_hooks",
     "steps_taken",
     "strategy_of",
+    "strategy_path",
 ]
 
 
@@ -42,16 +41,9 @@ def strategy_of(trainer: Any) -> Any:
     return trainer.strategy if hasattr(trainer, "strategy") else trainer.training_type_plugin
 
 
-def ddp_base_path(namespace: Namespace) -> str:
-    """The module and name of ``DDPStrategy``."""
-    return "plugins:DDPPlugin" if _is_old(namespace) else "strategies:DDPStrategy"
-
-
-def single_device_class(namespace: Namespace) -> Any:
-    """``SingleDeviceStrategy``."""
-    if _is_old(namespace):
-        return namespace.module("plugins").SingleDevicePlugin
-    return namespace.module("strategies").SingleDeviceStrategy
+def strategy_path(namespace: Namespace, kind: str) -> str:
+    """The module and name of a strategy, such as ``DDPStrategy`` for ``DDP``."""
+    return f"plugins:{kind}Plugin" if _is_old(namespace) else f"strategies:{kind}Strategy"
 
 
 def registry_of_strategies(namespace: Namespace) -> Tuple[Any, Any, str]:

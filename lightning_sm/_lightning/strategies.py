@@ -3,9 +3,9 @@
 import functools
 import importlib
 import sys
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from lightning_sm._lightning.legacy import registry_of_strategies, single_device_class, strategy_of
+from lightning_sm._lightning.legacy import registry_of_strategies, strategy_of, strategy_path
 from lightning_sm._lightning.levels import SupportLevel, support_level
 from lightning_sm._lightning.namespaces import Namespace, has_base
 from lightning_sm._lightning.trainer import Trainer
@@ -23,6 +23,7 @@ __all__ = [
     "replace_infinite_barrier",
     "shards_of",
     "strategy_kind",
+    "subclasses",
     "zero_stage",
 ]
 
@@ -47,14 +48,15 @@ def find_strategy(namespace: Namespace, name: str) -> Optional[type]:
     if registered is not None:
         return registered[0]
     _, base, _ = registry_of_strategies(namespace)
-    return next((cls for cls in _subclasses(base) if cls.__name__ == name), None)
+    return next((cls for cls in subclasses(base) if cls.__name__ == name), None)
 
 
-def _subclasses(base: type) -> Any:
-    yield base
-    children: List[type] = type.__subclasses__(base)
+def subclasses(base: type) -> Iterator[type]:
+    """The loaded subclasses of a class."""
+    children: List[type] = base.__subclasses__()
     for cls in children:
-        yield from _subclasses(cls)
+        yield cls
+        yield from subclasses(cls)
 
 
 #: Lightning's classes that shard or wrap the module's weights, by the names of all versions, the newest last.
@@ -172,5 +174,5 @@ def check_single_device_environment(namespace: Namespace, check: Callable[[Any],
             check(trainer._accelerator_connector.cluster_environment)
         original(strategy)
 
-    cls = single_device_class(namespace)
-    wrap_method((cls.__module__, cls.__name__), "setup_environment", setup_environment)
+    module, _, name = strategy_path(namespace, "SingleDevice").partition(":")
+    wrap_method((f"{namespace.name}.{module}", name), "setup_environment", setup_environment)

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 from lightning_sm._lightning import FABRICS, Namespace
-from lightning_sm._lightning.strategies import find_strategy
+from lightning_sm._lightning.strategies import find_strategy, subclasses
 
 __all__ = [
     "STRATEGY",
@@ -72,15 +72,8 @@ def find_class(namespace: Namespace, name: str) -> Optional[type]:
         if isinstance(found, type):
             return found
     bases = (namespace.module().LightningDataModule, namespace.module().LightningModule)
-    found = next((cls for base in bases for cls in _subclasses(base) if cls.__name__ == name), None)
+    found = next((cls for base in bases for cls in subclasses(base) if cls.__name__ == name), None)
     return found if found is not None else find_strategy(namespace, name)
-
-
-def _subclasses(cls: type) -> Iterator[type]:
-    children: List[type] = cls.__subclasses__()
-    for subclass in children:
-        yield subclass
-        yield from _subclasses(subclass)
 
 
 def init_parameters(cls: type) -> Dict[str, inspect.Parameter]:

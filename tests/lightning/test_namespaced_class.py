@@ -7,7 +7,7 @@ import pytest
 
 from lightning_sm._distributed.registry import strategy_class
 from lightning_sm._lightning import NAMESPACES, LazyClass, installed_namespaces
-from lightning_sm._lightning.legacy import ddp_base_path
+from lightning_sm._lightning.legacy import strategy_path
 from lightning_sm._lightning.namespaces import resolve_class
 from tests.helpers.fresh import run_fresh
 
@@ -18,7 +18,7 @@ needs_both = pytest.mark.skipif(not _BOTH, reason="needs both of Lightning's nam
 
 @pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
 def test_one_class_for_each_namespace(namespace):
-    module, _, base = ddp_base_path(namespace).partition(":")
+    module, _, base = strategy_path(namespace, "DDP").partition(":")
     cls = _strategy_class(namespace)
     assert cls is _strategy_class(namespace)
     assert issubclass(cls, getattr(namespace.module(module), base))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lightning_sm._lightning import Namespace, installed_namespaces
-from lightning_sm._lightning.legacy import ddp_base_path
+from lightning_sm._lightning.legacy import strategy_path
 from tests.helpers.processes import Job
 
 _SCRIPT = Path(__file__).parent / "train_each_way.py"
@@ -66,7 +66,7 @@ def test_everybody_agrees_about_ranks(launched):
         assert seen["trainer"] == [rank, 2, local_rank, node_rank]
         assert seen["num_nodes"] == hosts
         assert seen["environment"] == "SageMakerEnvironment"
-        plugin_strategy = ddp_base_path(installed_namespaces()[0]).partition(":")[2]
+        plugin_strategy = strategy_path(installed_namespaces()[0], "DDP").partition(":")[2]
         assert seen["strategy"] == (plugin_strategy if way == "plugin" else "SMDDPStrategy")
 
 
