@@ -109,7 +109,9 @@ def test_a_strategy_of_the_scripts_own_gets_the_environment(container, in_enviro
     settings = trainer_settings(strategy="ddp")
     (plugin,) = settings["plugins"]
     assert isinstance(plugin, SageMakerEnvironment)
-    assert "plugins" not in trainer_settings(strategy=strategy_class(PL, "SMDDPStrategy")())
+    ours = strategy_class(PL, "SMDDPStrategy")
+    assert isinstance(trainer_settings(strategy=ours.__bases__[1]())["plugins"][0], SageMakerEnvironment)
+    assert "plugins" not in trainer_settings(strategy=ours())
     assert trainer_settings(strategy="ddp", plugins=[plugin])["plugins"] == [plugin]
 
 

@@ -203,10 +203,7 @@ class _Model(torch.nn.Module):
         self.module = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes])
 
     def register_comm_hook(self, state, hook):
-        self.hook = hook
-
-    def forward(self):
-        return self.module[0].sum()
+        pass
 
 
 @pytest.fixture

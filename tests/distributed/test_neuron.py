@@ -21,15 +21,11 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def torch_neuron(monkeypatch):
-    """``torch.neuron`` on a host with two NeuronCores, whose random state is a number."""
+    """``torch.neuron`` on a host with two NeuronCores."""
     module: Any = types.ModuleType("torch.neuron")
-    module.seed = 3
     module.is_available = lambda: True
     module.device_count = lambda: 2
-    module.get_rng_state = lambda: torch.tensor([module.seed], dtype=torch.uint8)
-    module.set_rng_state = lambda state: setattr(module, "seed", int(state))
     monkeypatch.setattr(torch, "neuron", module, raising=False)
-    return module
 
 
 def _registered(name):

@@ -40,25 +40,6 @@ def test_values_of_other_types(kind, given, says):
         kind.parse(given)
 
 
-@pytest.mark.parametrize(
-    ("given", "world_size", "says"),
-    [
-        ({"partitions": 2, "tensor_parallel_degree": 2, "ddp": True}, 8, None),
-        ({"partitions": 2}, 2, None),
-        ({"partitions": 2}, 4, "has no ddp"),
-        ({"tensor_parallel_degree": 2}, 2, "has no ddp"),
-        ({"partitions": 4, "tensor_parallel_degree": 2, "ddp": True}, 12, "over 8 processes, which do not divide"),
-    ],
-)  # fmt: skip
-def test_degrees_in_a_world(given, world_size, says):
-    parameters = SMPParameters.parse(given)
-    if says is None:
-        parameters.check_world(world_size)
-        return
-    with pytest.raises(JobConfigError, match=says):
-        parameters.check_world(world_size)
-
-
 def test_where_they_come_from(in_environ, opt_ml):
     assert read_mp_parameters(TrainingJob.resolve()) == {}
     in_environ({"SM_HP_MP_PARAMETERS": '{"partitions": 2}'})

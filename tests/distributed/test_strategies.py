@@ -124,17 +124,12 @@ def test_registered_names(namespace, name):
 # --- the backend
 
 
-def _prepare(strategy):
-    """What Lightning calls first of each strategy, to initialize the process group."""
-    strategy._prepare_group()
-
-
 @each
 def test_the_backend_and_its_reason_are_one_line_of_rank_zero(in_environ, opt_ml, lines, name):
     opt_ml.host("algo-1").hyperparameters(sagemaker_distributed_dataparallel_enabled=True)
     for rank in (0, 1):
         in_environ(opt_ml.environ(**torchrun(rank, 2, rank, 2, 0, MASTER_ADDR="127.0.0.1")))
-        _prepare(strategy_of(_trainer(strategy=_strategy(name))))
+        strategy_of(_trainer(strategy=_strategy(name)))._prepare_group()
     assert [line for line in lines if "backend" in line] == [
         f"{name}: backend gloo, because SMDDP needs GPUs and the device is cpu."
     ]
@@ -152,7 +147,7 @@ def test_smddp_is_joined_without_a_device(in_environ, monkeypatch, lines, name):
         monkeypatch.delenv(variable)
     in_environ(torchrun(1, 2, 0, 1, 1, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234))
     strategy = strategy_of(_trainer(strategy=_strategy(name, process_group_backend="smddp")))
-    _prepare(strategy)
+    strategy._prepare_group()
     (((backend,), arguments),) = joined
     assert (backend, arguments["rank"], arguments["world_size"]) == ("smddp", 1, 2)
     assert "device_id" not in arguments
@@ -177,7 +172,7 @@ def test_fsdp2_on_a_torch_that_reduces_by_a_mean_only(in_environ, monkeypatch):
     in_environ(torchrun(0, 2, 0, 2, 0))
     strategy = _trainer(strategy=_strategy(_MODEL_PARALLEL, process_group_backend="smddp")).strategy
     with pytest.raises(SMDDPUnavailableError, match=r"FSDP2 reduces gradients by ReduceOp.AVG, which SMDDP lacks"):
-        _prepare(strategy)
+        strategy._prepare_group()
 
 
 # --- sharded strategies
