@@ -11,7 +11,6 @@ from lightning_sm._lightning.trainer import Trainer
 
 __all__ = [
     "RanksOfThread",
-    "StepInterval",
     "ThrottledAllReduce",
     "all_true",
     "any_true",
@@ -149,36 +148,25 @@ _INTERVAL_SECONDS = 0.25
 _MAX_STEPS = 64
 
 
-class StepInterval:
-    """The number of steps between two all-reduces: 0.25 seconds' worth, at most 64, at most twice the last number.
+class ThrottledAllReduce:
+    """Throttled all-reduce of per-rank flags, at the same steps on all ranks.
 
     An all-reduce synchronizes a GPU's stream, so it must not run at each step; and steps may become slower at any time,
-    so hundreds of them must not pass without one.
-
-    Args:
-        clock: Returns the time in seconds.
+    so hundreds of them must not pass without one. So between two are 0.25 seconds' worth of steps, at most 64, and at
+    most twice the last number.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._last = clock()
-        self._steps = 1
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._steps = self._remaining = 1
 
-    def next(self) -> int:
-        """Return the number of steps until the next all-reduce. Call it at each of them."""
-        now = self._clock()
+    def next_interval(self) -> int:
+        """Return the number of steps until the next all-reduce. Called at each of them."""
+        now = time.monotonic()
         seconds_per_step = max(now - self._last, 1e-6) / self._steps
         self._steps = max(1, min(int(_INTERVAL_SECONDS / seconds_per_step), 2 * self._steps, _MAX_STEPS))
         self._last = now
         return self._steps
-
-
-class ThrottledAllReduce:
-    """Throttled all-reduce of per-rank flags, at the same steps on all ranks."""
-
-    def __init__(self) -> None:
-        self._interval = StepInterval()
-        self._remaining = 1
 
     def any_true(self, trainer: Trainer, flags: Sequence[Callable[[], bool]], *, now: bool = False) -> Tuple[bool, ...]:
         """Return for each flag whether it is true on any rank. Every rank must call it at each step.
@@ -196,7 +184,7 @@ class ThrottledAllReduce:
         self._remaining -= 1
         if self._remaining > 0 and not now:
             return tuple(False for _ in flags)
-        interval = self._interval.next() if trainer.is_global_zero else 0
+        interval = self.next_interval() if trainer.is_global_zero else 0
         *found, self._remaining = (int(value) for value in sums(trainer, [*(flag() for flag in flags), interval]))
         return tuple(value > 0 for value in found)
 

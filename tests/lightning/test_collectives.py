@@ -1,11 +1,12 @@
 """At which steps flags are reduced. What ranks agree on is in ``tests/processes`` and ``tests/sharded``."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
 
 from lightning_sm._lightning import collectives
-from lightning_sm._lightning.collectives import StepInterval, ThrottledAllReduce
+from lightning_sm._lightning.collectives import ThrottledAllReduce
 
 
 @pytest.mark.parametrize(
@@ -13,14 +14,13 @@ from lightning_sm._lightning.collectives import StepInterval, ThrottledAllReduce
     [([1.0] * 3, [1, 1, 1]), ([0.0101] * 7, [2, 4, 8, 16, 24, 24, 24]), ([0.01] * 3 + [5.0], [2, 4, 8, 1])],
     ids=["slow", "fast", "fast, then slow"],
 )
-def test_steps_between_two_all_reduces(seconds, intervals):
-    clock = [0.0]
-    interval, steps, found = StepInterval(lambda: clock[0]), 1, []
-    for seconds_per_step in seconds:
-        clock[0] += steps * seconds_per_step
-        steps = interval.next()
-        found.append(steps)
-    assert found == intervals
+def test_steps_between_two_all_reduces(monkeypatch, seconds, intervals):
+    # Each but the first is of as many steps as the one before has said.
+    passed = [steps * seconds_per_step for steps, seconds_per_step in zip([1, *intervals], seconds)]
+    clock = itertools.accumulate([0.0, *passed])
+    monkeypatch.setattr(collectives, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    reduced = ThrottledAllReduce()
+    assert [reduced.next_interval() for _ in intervals] == intervals
 
 
 def test_all_ranks_reduce_at_the_same_steps_and_find_the_same(monkeypatch):

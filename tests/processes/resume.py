@@ -25,7 +25,7 @@ def of_setup(name, folder):
     """How each continued run ended on this rank, and what it has logged, beside the run that nothing interrupted."""
     two = {**ranks(2), "strategy": "ddp", "seed": 7 + int(os.environ["RANK"])}
     # Ranks ask each other after every step.
-    with mock.patch("lightning_sm._lightning.collectives.StepInterval.next", return_value=1):
+    with mock.patch("lightning_sm._lightning.collectives.ThrottledAllReduce.next_interval", return_value=1):
         trainer = train_keeping_all(name, SIZE, folder / "whole", **two)
     whole, lines = outcome(trainer), trainer.logger.lines
     ends = []
