@@ -10,7 +10,6 @@ import torch
 from lightning_sm._distributed.build_locks import remove_left_locks
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._lightning.collectives import destroy_at_exit
-from lightning_sm.errors import TopologyError
 
 __all__ = ["DeepSpeedMixin", "FSDPMixin", "ModelParallelMixin"]
 
@@ -89,8 +88,7 @@ class ModelParallelMixin(_FullyShardedMixin):
 
     Raises:
         JobConfigError: A file or variable of the job is malformed.
-        TopologyError: The launcher's variables are inconsistent, the ``Trainer`` requests another world, or the sizes
-            do not divide the world.
+        TopologyError: The launcher's variables are inconsistent, or the ``Trainer`` requests another world.
         SMDDPUnavailableError: ``smddp`` was requested by name and cannot be used (raised in ``fit``).
         StrategyUnavailableError: This Lightning is older than 2.3.
 
@@ -107,26 +105,10 @@ class ModelParallelMixin(_FullyShardedMixin):
     device_mesh: Any
 
     def setup_environment(self) -> None:
-        """Resolve the sizes of the mesh and initialize the process group."""
-        self._resolve_sizes()
-        super().setup_environment()
-
-    def _resolve_sizes(self) -> None:
-        world_size = self.world_size
+        """Divide the world by the tensor parallel groups, and initialize the process group."""
         if self._data_parallel_size == "auto" and self._tensor_parallel_size != "auto":
-            data, tensor = world_size // self._tensor_parallel_size, self._tensor_parallel_size
-        else:
-            data = self.num_nodes if self._data_parallel_size == "auto" else self._data_parallel_size
-            tensor = self.num_processes if self._tensor_parallel_size == "auto" else self._tensor_parallel_size
-        if data * tensor != world_size:
-            raise TopologyError(
-                f"data_parallel_size={self._data_parallel_size} and tensor_parallel_size={self._tensor_parallel_size} "
-                f"do not divide the {world_size} processes of the world ({self.num_nodes} hosts, {self.num_processes} "
-                "processes on this one).",
-                hint="Set tensor_parallel_size to a divisor of the processes on each host and leave "
-                "data_parallel_size out.",
-            )
-        self._data_parallel_size, self._tensor_parallel_size = data, tensor
+            self._data_parallel_size = self.world_size // self._tensor_parallel_size
+        super().setup_environment()
 
     @property
     def distributed_sampler_kwargs(self) -> Dict[str, Any]:
