@@ -90,11 +90,6 @@ class CommunicationOptions:
         )
 
     @property
-    def are_set(self) -> bool:
-        """Whether anything else is sent than by plain DDP, or may be."""
-        return self.gradient_compression is not None or self.local_steps is not None or self.tunes_buckets
-
-    @property
     def is_tuned(self) -> bool:
         """Whether the first steps are measured."""
         return self.gradient_compression == AUTO or self.tunes_buckets
@@ -238,7 +233,7 @@ class CommunicationOptions:
             ),
             (self.warmup_steps < 0, warmup, "is less than 0", "Set it to 0 or more."),
             (
-                self.are_set and bool(beside),
+                bool(beside) and (compression is not None or local is not None or self.tunes_buckets),
                 f"{ours} beside {beside}",
                 "would be two hooks of one model",
                 f"Leave {beside} or {ours} out.",

@@ -9,7 +9,7 @@ from lightning_sm._distributed.backend import BackendChoice, all_gather_problem,
 from lightning_sm._distributed.environment import SageMakerEnvironment
 from lightning_sm._distributed.neuron import NEURON, current_neuron_core
 from lightning_sm._failure import set_training
-from lightning_sm._lightning.collectives import rounded_up
+from lightning_sm._lightning.collectives import destroy_at_exit, rounded_up
 from lightning_sm._lightning.legacy import backend_variable
 from lightning_sm._lightning.strategies import replace_infinite_barrier
 from lightning_sm._logging import log
@@ -157,11 +157,14 @@ class StrategyMixin(_Base):
     def _prepare_group(self, device_type: Optional[str] = None) -> None:
         """Choose the backend, log why, and initialize the process group under ``smddp`` and ``neuron``.
 
+        Whatever initializes it, it is destroyed at exit.
+
         Args:
             device_type: The type of the device of this process, where it is not known before there is a group.
         """
         self.set_world_ranks()
         set_training(True)
+        destroy_at_exit()
         if not self._choice.reason:
             requested = self._requested_backend or backend_variable(self.namespace)
             device_type = device_type or self.root_device.type

@@ -9,7 +9,6 @@ import torch
 
 from lightning_sm._distributed.build_locks import remove_left_locks
 from lightning_sm._distributed.mixin import StrategyMixin
-from lightning_sm._lightning.collectives import destroy_at_exit
 
 __all__ = ["DeepSpeedMixin", "FSDPMixin", "ModelParallelMixin"]
 
@@ -18,11 +17,6 @@ class _FullyShardedMixin(StrategyMixin):
     """FSDP and FSDP2: Lightning initializes the group in ``setup_environment``."""
 
     _gathers = True
-
-    def setup_environment(self) -> None:
-        """Initialize the process group."""
-        super().setup_environment()
-        destroy_at_exit()
 
     def _get_process_group_backend(self) -> str:
         # Lightning asks for it right before it initializes the group.
@@ -181,7 +175,6 @@ class DeepSpeedMixin(StrategyMixin):
             remove_left_locks(Path(given or torchs.get_default_build_root()), shared=given is not None)
         self._prepare_group()
         super().setup_distributed()
-        destroy_at_exit()
 
 
 def _fsdp_module() -> Any:

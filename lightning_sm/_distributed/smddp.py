@@ -7,7 +7,6 @@ from lightning_sm._distributed.communication import AUTO, Communication, Communi
 from lightning_sm._distributed.local_steps import LocalSteps
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._distributed.powersgd import PowerSGD
-from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.trainer import callbacks_named
 from lightning_sm._logging import log
 from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
@@ -58,7 +57,6 @@ class DataParallelMixin(StrategyMixin):
         """Choose the backend, log why, and initialize the process group."""
         self._prepare_group()
         super().setup_distributed()
-        destroy_at_exit()
 
 
 class SMDDPMixin(DataParallelMixin):

@@ -10,7 +10,6 @@ import torch
 from lightning_sm import _lightning
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._distributed.smp_parameters import SMPParameters, import_library, read_mp_parameters
-from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._logging import log
 from lightning_sm.errors import JobConfigError, StrategyUnavailableError, TopologyError
@@ -160,7 +159,6 @@ class SMPMixin(StrategyMixin):
             if self.global_rank == 0:
                 log.info("SMPStrategy: %s", self.parameters)
         super().setup_distributed()
-        destroy_at_exit()
         if (self._smp.rank(), self._smp.size()) != (self.global_rank, self.world_size):
             raise TopologyError(
                 f"AWS's library has rank {self._smp.rank()} of {self._smp.size()}, and the launcher rank "

@@ -7,7 +7,6 @@ from typing import Any
 
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._distributed.neuron import XLA, NeuronCoresMixin
-from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm.errors import TopologyError
 
 __all__ = ["TorchrunXLAAcceleratorMixin", "TorchrunXLAMixin"]
@@ -116,7 +115,6 @@ class TorchrunXLAMixin(StrategyMixin):
         self._prepare_group(_DEVICE)
         self._join()
         super().setup_environment()
-        destroy_at_exit()
 
     def setup_distributed(self) -> None:
         """Nothing: the process group exists."""
