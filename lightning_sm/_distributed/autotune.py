@@ -120,7 +120,7 @@ class Autotune(Communication):
         self._options = candidates(gradient_compression, bucket_cap_mb)
         self._ways = list(dict.fromkeys(each.gradient_compression for each in self._options))
         self._chosen: Optional[Option] = None
-        self._accumulate = self._steps = 0
+        self._accumulate = 0
         # When the last forward began and ended, and when the last gradient of the last backward was ready.
         self._began = self._forwarded = self._ready = _now(self._device)
         self._seen: List[Tuple[Any, Any, Any]] = []
@@ -160,10 +160,9 @@ class Autotune(Communication):
         """Note the step, and choose after enough of them."""
         if self._chosen is not None:
             return
-        self._steps += 1
-        if self._steps > SKIPPED_STEPS:
-            self._seen.append((self._began, self._forwarded, self._ready))
-        if len(self._seen) == MEASURED_STEPS:
+        self._seen.append((self._began, self._forwarded, self._ready))
+        if len(self._seen) == SKIPPED_STEPS + MEASURED_STEPS:
+            del self._seen[:SKIPPED_STEPS]
             measurement = self._measure()
             chosen: Option = self._strategy.broadcast(measurement.choose(self._options))
             self._use(chosen)

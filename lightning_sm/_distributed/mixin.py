@@ -133,11 +133,6 @@ class StrategyMixin(_Base):
         self._parallel_devices = parallel_devices
 
     @property
-    def num_processes(self) -> int:
-        """Processes on this host."""
-        return len(self.parallel_devices or ())
-
-    @property
     def root_device(self) -> "torch.device":
         """The device of this process; under a launcher the NeuronCore that TorchNeuron has assigned to it."""
         device = super().root_device

@@ -96,7 +96,6 @@ class ModelParallelMixin(_FullyShardedMixin):
     strategy_name = "smddp_fsdp2"
     _data_parallel_size: Any
     _tensor_parallel_size: Any
-    device_mesh: Any
 
     def setup_environment(self) -> None:
         """Divide the world by the tensor parallel groups, and initialize the process group."""
@@ -107,8 +106,8 @@ class ModelParallelMixin(_FullyShardedMixin):
     @property
     def distributed_sampler_kwargs(self) -> Dict[str, Any]:
         """Replicas are the processes of the data-parallel dimension: those of a tensor-parallel group read the same."""
-        mesh = self.device_mesh["data_parallel"]
-        return {"num_replicas": mesh.size(), "rank": mesh.get_local_rank()}
+        lightnings: Dict[str, Any] = super(StrategyMixin, self).distributed_sampler_kwargs
+        return lightnings
 
     def _smddp_problem(self) -> Optional[str]:
         if not hasattr(_fsdp_module(), "set_force_sum_reduction_for_comms"):
