@@ -6,9 +6,7 @@ from datetime import date
 import pytest
 import torch
 
-from tests.helpers.processes import ROOT, Job
-
-_SCRIPT = ROOT / "tests" / "gpu" / "train.py"
+from tests.helpers.processes import Job
 
 
 @pytest.fixture(params=["cuda", "cpu"])
@@ -27,7 +25,7 @@ def played(tmp_path_factory):
     def run(part, device, *words, world_size=1):
         accelerator = {"cuda": "gpu"}.get(device, device)
         variables = {"TESTS_ACCELERATOR": accelerator, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-        job = Job(tmp_path_factory.mktemp(part), _SCRIPT, part, *words, timeout=500, **variables)
+        job = Job(tmp_path_factory.mktemp(part), "tests.gpu.train", part, *words, timeout=500, **variables)
         results = job.torchrun(world_size, 1).results(world_size)
         return results if world_size > 1 else results[0]
 

@@ -5,10 +5,8 @@ Two ranks are two hosts that share the GPU. Unless ``TESTS_ACCELERATOR`` is ``gp
 
 import gc
 import importlib.util
-import json
 import os
 import statistics
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -263,7 +261,5 @@ def cost(folder):
 PARTS = {each.__name__: each for each in (group, equal, resume, async_content, export, cost)}
 
 
-if __name__ == "__main__":
-    where, part, *rest = sys.argv[1:]
-    result = PARTS[part](where, *rest)
-    Path(where, f"rank-{_RANK}.json").write_text(json.dumps(result))
+def main(folder, part, *arguments):
+    return PARTS[part](folder, *arguments)

@@ -99,13 +99,15 @@ def local_rendezvous():
 class Job:
     """A script on several "hosts", each with a base directory of its own, and its results.
 
-    The script gets the folder for its results as its first argument, and writes ``rank-N.json`` there.
+    The script gets the folder for its results as its first argument, and writes ``rank-N.json`` there. It may be a
+    module's name, whose ``main`` gets the arguments and returns the result.
     """
 
     def __init__(self, folder, script, *arguments, timeout=150, path=(), **variables):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.command = [str(script), str(self.folder), *map(str, arguments)]
+        program = [script] if os.path.exists(script) else ["-m", "tests.helpers.rank", script]
+        self.command = [*map(str, (*program, self.folder, *arguments))]
         self.timeout = timeout
         self.variables = environ_of(PYTHONPATH=os.pathsep.join([str(ROOT), *map(str, path)]), **variables)
         # By this the processes are found that are in no group of the job: torchrun's workers, guards.

@@ -3,9 +3,7 @@
 Argument: the results folder, where the saves are as well.
 """
 
-import json
 import os
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -44,9 +42,4 @@ def of_setup(name, folder):
 
 
 def main(folder):
-    seen = {name: of_setup(name, Path(folder, name)) for name in SETUPS}
-    Path(folder, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(seen))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return {name: of_setup(name, Path(folder, name)) for name in SETUPS}

@@ -1,14 +1,12 @@
 """Two processes with the options of ``SMDDPStrategy`` for communication: what they learn, send, save and resume."""
 
-from pathlib import Path
-
 import pytest
 
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.processes import Job
 from tests.processes.train_communication import KILLED
 
-_SCRIPT = Path(__file__).parent / "train_communication.py"
+_SCRIPT = "tests.processes.train_communication"
 _FIRST = installed_namespaces()[0]
 pytestmark = pytest.mark.full
 

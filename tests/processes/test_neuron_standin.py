@@ -3,7 +3,6 @@
 import hashlib
 import shutil
 from math import isfinite
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,8 +19,6 @@ pytestmark = [
     *(pytest.mark.skipif(lacks, reason=reason) for lacks, reason in _LACKS),
 ]
 
-_SCRIPT = Path(__file__).parent / "train_neuron.py"
-
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory, pytestconfig):
@@ -32,8 +29,8 @@ def train(tmp_path_factory, pytestconfig):
 
     def run(way):
         variables = {"NEURON_STANDIN_BUILD": build, "SM_NUM_GPUS": 0, "SM_NUM_NEURONS": 2}
-        job = Job(tmp_path_factory.mktemp(way), _SCRIPT, way, path=[STANDINS], timeout=250, **variables)
-        return job.torchrun(1, 2)
+        folder, program = tmp_path_factory.mktemp(way), "tests.processes.train_neuron"
+        return Job(folder, program, way, path=[STANDINS], timeout=250, **variables).torchrun(1, 2)
 
     return run
 

@@ -1,7 +1,5 @@
 """Two ranks continue from their common saves, each with its own random numbers, sums and states of callbacks."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.helpers.processes import Job
@@ -12,7 +10,7 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    return Job(tmp_path_factory.mktemp("ranks"), Path(__file__).parent / "resume.py").torchrun(1, 2)
+    return Job(tmp_path_factory.mktemp("ranks"), "tests.processes.resume").torchrun(1, 2)
 
 
 @pytest.mark.parametrize("name", SETUPS)

@@ -1,7 +1,5 @@
 """Training over the stand-in for AWS's SMDDP, which refuses what AWS documents as unsupported."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.helpers.processes import STANDINS, Job
@@ -10,9 +8,8 @@ from tests.helpers.skips import installed_version
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    script = Path(__file__).with_name("train_smddp.py")
-    job = Job(tmp_path_factory.mktemp("smddp"), script, path=[STANDINS], SM_CURRENT_INSTANCE_TYPE="ml.p4d.24xlarge")
-    return job.torchrun(1, 2)
+    variables = {"path": [STANDINS], "SM_CURRENT_INSTANCE_TYPE": "ml.p4d.24xlarge"}
+    return Job(tmp_path_factory.mktemp("smddp"), "tests.processes.train_smddp", **variables).torchrun(1, 2)
 
 
 @pytest.fixture(scope="module")

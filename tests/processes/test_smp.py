@@ -1,7 +1,6 @@
 """``SMPStrategy`` over the stand-in for AWS's model parallel library: the weights are those of plain Lightning."""
 
 import json
-from pathlib import Path
 from typing import Any, Dict, Tuple
 
 import pytest
@@ -11,7 +10,6 @@ from tests.helpers.skips import installed_version
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
-_HERE = Path(__file__).parent
 _BATCH = 8
 _CLIPPED = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.05}
 _PIPELINE = {"partitions": 2, "microbatches": 2, "ddp": True}
@@ -50,10 +48,8 @@ def ranks(tmp_path_factory):
         replicas = parameters.get("tensor_parallel_degree", 1)
         cases[name] = {**_case(parameters, replicas, {"gradient_clip_val": 0.05}), "resume": True}
     cases["refused"] = {"parameters": _PIPELINE}
-    folder = tmp_path_factory.mktemp("smp")
-    return (
-        Job(folder, _HERE / "train_smp.py", json.dumps(cases), path=[STANDINS], timeout=700).torchrun(1, 2).results(2)
-    )
+    words = ("tests.processes.train_smp", json.dumps(cases))
+    return Job(tmp_path_factory.mktemp("smp"), *words, path=[STANDINS], timeout=700).torchrun(1, 2).results(2)
 
 
 @pytest.fixture(scope="module", params=_CASES)

@@ -1,15 +1,12 @@
 """A rank that starts late: real processes log for whom they wait, until it has joined, and once the topology."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.helpers.processes import Job
 
 pytestmark = pytest.mark.full
-
-_SCRIPT = Path(__file__).parent / "join_late.py"
 
 
 def _lines(job, start):
@@ -39,7 +36,7 @@ def _lines(job, start):
     ids=["torchrun", "late_main_host"],
 )
 def test_who_is_waited_for_until_all_have_joined(tmp_path, strategy, start, late_rank, waits, for_whom):
-    job = start(Job(tmp_path, _SCRIPT, strategy, late_rank, 3))
+    job = start(Job(tmp_path, "tests.processes.join_late", strategy, late_rank, 3))
     assert job.results(2) == [{"size": 2, "waits": False}] * 2
     lines = _lines(job, waits)
     assert re.match(re.escape(waits) + for_whom, lines[-1])

@@ -1,7 +1,6 @@
 """Training by ``torch_xla`` under torchrun, on its CPU: Trn1 without the instance. There it knows one process."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,6 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="torch_xla is not installed"),
 ]
 
-_SCRIPT = Path(__file__).parent / "train_xla.py"
-
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory):
@@ -22,7 +19,8 @@ def train(tmp_path_factory):
 
     def run(way, processes=1):
         variables = {"PJRT_DEVICE": "CPU", "SM_NUM_GPUS": 0, "SM_NUM_NEURONS": processes}
-        return Job(folder / f"{way}-{processes}", _SCRIPT, way, timeout=250, **variables).torchrun(1, processes)
+        words = (folder / f"{way}-{processes}", "tests.processes.train_xla", way)
+        return Job(*words, timeout=250, **variables).torchrun(1, processes)
 
     return run
 

@@ -5,11 +5,6 @@ Arguments: results folder, way (``neuron``, or ``cpu`` for the first training wi
 
 import contextlib
 import importlib
-import json
-import os
-import sys
-from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,8 +15,6 @@ from tests.helpers.sharded import save_after
 from tests.helpers.tiny import loader, tiny_model, weights
 
 pl = installed_namespaces()[0].module()
-# The real one is loaded by torch.
-standin: Any = importlib.import_module("torch_neuronx") if sys.argv[2] != "cpu" else None
 _QUIET = {"enable_progress_bar": False, "enable_model_summary": False}
 
 
@@ -85,13 +78,10 @@ def drop_out(try_, folder):
 
 
 def main(folder, way):
-    seen = train(way)
-    if way != "cpu":
-        seen["calls"] = list(standin.calls)
-        seen["precisions"] = cast()
-        seen["tries"] = {try_: drop_out(try_, folder) for try_ in ("whole", "stopped", "resumed")}
-    Path(folder, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(seen))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if way == "cpu":
+        return train(way)
+    standin = importlib.import_module("torch_neuronx")  # the real one is loaded by torch
+    seen = {**train(way), "calls": list(standin.calls)}
+    seen["precisions"] = cast()
+    seen["tries"] = {try_: drop_out(try_, folder) for try_ in ("whole", "stopped", "resumed")}
+    return seen

@@ -4,7 +4,6 @@ Argument: results folder. Then it trains with ``sync_batchnorm`` over the stand-
 batches: every step sees all the data, whichever process has which part of them.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -126,8 +125,4 @@ def main(folder):
     seen["smddp"] = train(folder, "smddp")
     if installed_version("torch") >= (2, 0):
         seen.update(normalized=normalize(), alone=normalize_alone())
-    Path(folder, f"rank-{rank}.json").write_text(json.dumps(seen))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return seen

@@ -5,7 +5,6 @@ Arguments: results folder, and as JSON each case: parameters of the job, argumen
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -107,8 +106,4 @@ def main(folder, cases):
             seen[name] = resume(case, Path(folder, name))
         else:
             seen[name] = train(case)
-    Path(folder, f"rank-{dist.get_rank()}.json").write_text(json.dumps(seen))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return seen

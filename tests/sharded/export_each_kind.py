@@ -3,7 +3,6 @@
 Arguments: results folder, kinds with commas. Each kind is a fit of its own in the same two processes.
 """
 
-import sys
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -54,7 +53,3 @@ def main(folder, kinds):
         train(Path(folder), kind, kind, Parts(), ("state_dict", "checkpoint", *graphs))
         arguments = {"auto_wrap_policy": None} if kind in ("fsdp", "fsdp_full") else {}
         train(Path(folder), f"{kind}-tied", kind, Tied(), ("state_dict", "safetensors"), **arguments)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

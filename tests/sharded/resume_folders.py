@@ -5,7 +5,6 @@ the kinds whose saves are damaged.
 """
 
 import importlib
-import json
 import os
 import shutil
 import signal
@@ -275,8 +274,4 @@ def main(folder, namespace, kinds, cases, older, damage=""):
         for saved in sorted(older.iterdir()):
             prepare(saved)
             of_kind[saved.name] = fit(pl, kind, start_only=True)
-    Path(folder, f"rank-{RANK}.json").write_text(json.dumps(seen))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return seen

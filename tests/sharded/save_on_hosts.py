@@ -6,7 +6,6 @@ Arguments: results folder, kind of strategy, directory of the checkpoints, where
 import json
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 
@@ -62,8 +61,4 @@ def main(folder, kind, directory, hosts):
         path = Path(below, "step=4.ckpt")
         manifest = json.loads((path / "manifest.json").read_text())
         found[case] = {"names": listed(below), "files": listed(path), "manifest": manifest}
-    Path(folder, f"rank-{RANK}.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return found

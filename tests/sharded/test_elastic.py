@@ -4,11 +4,11 @@ import shutil
 
 import pytest
 
-from tests.helpers.processes import ROOT, Job
+from tests.helpers.processes import Job
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
-SCRIPT = ROOT / "tests" / "sharded" / "train_elastic.py"
+SCRIPT = "tests.sharded.train_elastic"
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Two hosts save and resume with DDP and each strategy that shards, with damage, by other strategies, and alone."""
 
-from pathlib import Path
-
 import pytest
 
 from lightning_sm._lightning import installed_namespaces
@@ -9,7 +7,7 @@ from tests.helpers.processes import Job
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
-_SCRIPT = Path(__file__).parent / "resume_folders.py"
+_SCRIPT = "tests.sharded.resume_folders"
 _SHARDED = ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")
 _KINDS = ("ddp", *_SHARDED)
 # One file, one with torch's format of shards, and one with DeepSpeed's.

@@ -3,7 +3,6 @@
 They are saved by s3torchconnector: S3LightningCheckpoint, and its S3StorageWriter for the shards.
 """
 
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -14,7 +13,6 @@ from tests.helpers.s3 import FailingProxy, s3_server
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 
-_SCRIPT = Path(__file__).parent / "train_on_s3.py"
 _EPOCH = 4  # steps of two processes
 _WHOLE = 3 * _EPOCH
 
@@ -47,7 +45,7 @@ def seen(s3, tmp_path_factory):
     def job(name, *words):
         temporary = folder / f"{name}-tmp"
         temporary.mkdir()
-        return Job(folder / name, _SCRIPT, *words, **variables, TMPDIR=temporary)
+        return Job(folder / name, "tests.sharded.train_on_s3", *words, **variables, TMPDIR=temporary)
 
     base = "s3://logs/job"
     whole = job("whole", f"export:{base}/whole").torchrun(1, 2).results(2)

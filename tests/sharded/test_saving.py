@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from tests.helpers.sharded import runs_here
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
-HERE = Path(__file__).parent
 STAGES = {"deepspeed_2": "deepspeed_stage_2", "deepspeed_3": "deepspeed_stage_3"}
 KINDS = [kind for kind in ("fsdp", "fsdp2", *STAGES) if runs_here(kind)]
 
@@ -20,7 +18,7 @@ KINDS = [kind for kind in ("fsdp", "fsdp2", *STAGES) if runs_here(kind)]
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """What the two ranks of a job found, by kind; one job trains with all of them."""
-    job = Job(tmp_path_factory.mktemp("saves"), HERE / "save_folders.py", ",".join(KINDS), timeout=400)
+    job = Job(tmp_path_factory.mktemp("saves"), "tests.sharded.save_folders", ",".join(KINDS), timeout=400)
     return job.torchrun(1, 2).results(2)
 
 
@@ -72,7 +70,7 @@ def test_each_host_has_its_own_shards_and_removes_its_own_only(tmp_path):
         pytest.skip("this process may not have mounts of its own")
     shared = tmp_path / "checkpoints"
     shared.mkdir()
-    job = Job(tmp_path / "job", HERE / "save_on_hosts.py", "fsdp2", shared, tmp_path)
+    job = Job(tmp_path / "job", "tests.sharded.save_on_hosts", "fsdp2", shared, tmp_path)
     rendezvous, starts = local_rendezvous(), []
     for number, host in enumerate(job._hosts(2)):
         own = tmp_path / f"host-{number}"

@@ -3,13 +3,12 @@
 import pytest
 import pytorch_lightning as pl
 
-from tests.helpers.processes import ROOT, Job
+from tests.helpers.processes import Job
 from tests.helpers.sharded import KINDS, runs_here
 from tests.helpers.sharded_setups import SHARDED_SETUPS, names_of
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
-_SCRIPT = ROOT / "tests" / "sharded" / "train_setups.py"
 _SHARDED = [kind for kind in KINDS if kind != "ddp" and runs_here(kind)]
 # Lightning 2.6 has it.
 _NAMES = [name for name in SHARDED_SETUPS if name != "ema_weight_averaging" or hasattr(pl.callbacks, "WeightAveraging")]
@@ -24,10 +23,10 @@ _IN_SHARDS = [kind for kind in _SHARDED if not kind.endswith("_full")]
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """One job trains them all."""
-    arguments = ",".join(_SHARDED), ",".join(_NAMES)
+    words = ("tests.sharded.train_setups", ",".join(_SHARDED), ",".join(_NAMES))
     # Lightning alone is not even protected.
     variables = {"LIGHTNING_SM_AUTO": "0"}
-    return Job(tmp_path_factory.mktemp("setups") / "job", _SCRIPT, *arguments, timeout=500, **variables).torchrun(1, 2)
+    return Job(tmp_path_factory.mktemp("setups") / "job", *words, timeout=500, **variables).torchrun(1, 2)
 
 
 @pytest.fixture(params=_ENDS, ids=["-".join(end) for end in _ENDS])

@@ -1,7 +1,5 @@
 """FSDP, FSDP2 and DeepSpeed by our strategies in real processes: over gloo and over the stand-in for SMDDP."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.helpers.processes import STANDINS, Job
@@ -10,17 +8,15 @@ pytest.importorskip("deepspeed")
 pytest.importorskip("torch.distributed.fsdp", reason="torch has no FSDP")
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
-_SCRIPT = Path(__file__).parent / "train_strategies.py"
 _KINDS = ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """By mpirun, which starts the ranks of SMDDP and sets no variables of torch's."""
-    arguments = "ddp,fsdp", ",".join(_KINDS)
-    folder = tmp_path_factory.mktemp("strategies")
-    job = Job(folder, _SCRIPT, *arguments, path=[STANDINS], SM_CURRENT_INSTANCE_TYPE="ml.p4d.24xlarge", timeout=280)
-    return job.mpirun(2)
+    words = ("tests.sharded.train_strategies", "ddp,fsdp", ",".join(_KINDS))
+    variables = {"path": [STANDINS], "SM_CURRENT_INSTANCE_TYPE": "ml.p4d.24xlarge", "timeout": 280}
+    return Job(tmp_path_factory.mktemp("strategies"), *words, **variables).mpirun(2)
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,8 @@ Argument: the results folder. Variables: ``KILL_AT``, the step after which rank 
 which the next one goes on; ``CHECKPOINTS``, a directory.
 """
 
-import json
 import os
 import signal
-import sys
-from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
@@ -58,11 +55,4 @@ def fit(folder, checkpoints=None):
 
 
 def main(folder):
-    found = [fit(folder, os.environ.get("CHECKPOINTS")), fit(f"{folder}/whole", f"{folder}/whole/checkpoints")]
-    Path(folder, f"rank-{RANK}.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    # The results folder is another one in a restart, and no argument of the program.
-    arguments, sys.argv[1:] = sys.argv[1:], []
-    main(*arguments)
+    return [fit(folder, os.environ.get("CHECKPOINTS")), fit(f"{folder}/whole", f"{folder}/whole/checkpoints")]

@@ -6,11 +6,8 @@ for a training whose own checkpoints are local; its error is a result. In ``refu
 s3torchconnector sends.
 """
 
-import json
 import os
-import sys
 import tempfile
-from pathlib import Path
 
 import torch
 
@@ -141,16 +138,9 @@ def main(folder, *urls):
         else:
             url, _, step = given.partition("=")
             fits.append(fit(url, folder, int(step) if step else None))
-    result = {"fits": fits, "before_manifests": before_manifests, "uploaded": sorted(uploaded), "left": copies}
-    Path(folder, f"rank-{RANK}.json").write_text(json.dumps(result))
+    return {"fits": fits, "before_manifests": before_manifests, "uploaded": sorted(uploaded), "left": copies}
 
 
 def left():
     """What is left of copies in the temporary directory."""
     return [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("lightning-sm-")]
-
-
-if __name__ == "__main__":
-    # Restarts of a job have the same arguments.
-    arguments, sys.argv[1:] = sys.argv[1:], []
-    main(*arguments)

@@ -3,7 +3,6 @@
 Arguments: results folder, kinds, names of set-ups; the last two with commas.
 """
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -153,8 +152,4 @@ def main(folder, kinds, names):
             refused = bool(SHARDED_SETUPS[name](pl, kind).refused)
             result = found.setdefault(kind, {}).setdefault(name, {})
             result.update(with_us(name, kind, Path(folder, f"{kind}-{name}"), refused))
-    Path(folder, f"rank-{torch.distributed.get_rank()}.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return found
