@@ -7,18 +7,18 @@ The peak is of anonymous memory (``RssAnon``), sampled each millisecond, over th
 return what is freed, as it otherwise keeps some of it, up to its own thresholds, which do not grow with the model."""
 
 import ctypes
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, List
+from typing import Any
+
+from _pairs import compare, last_number, parser
+from _two_processes import end_process_group, launch
 
 _ROOT = str(Path(__file__).resolve().parent.parent)
-_PROCESSES = 2
 _COUNT, _WIDTH = 20, 2000  # 20 parameters of 16 MB
 
 
@@ -57,7 +57,7 @@ def _anonymous_bytes() -> int:
 
 
 def worker(kind: str, how: str, folder: str) -> None:
-    """Train a step in this rank, export, and write the peak as a multiple of the model's size.
+    """Train a step in this rank, export, and print the peak of global rank 0 as a multiple of the model's size.
 
     Args:
         kind: A key of ``KINDS`` in ``tests/helpers/sharded.py``.
@@ -70,7 +70,7 @@ def worker(kind: str, how: str, folder: str) -> None:
     from torch.utils.data import DataLoader
 
     from lightning_sm.callbacks import ModelExport
-    from tests.helpers.sharded import strategy_of
+    from tests.helpers.sharded import shard, strategy_of
 
     class Big(pl.LightningModule):
         def __init__(self) -> None:
@@ -78,12 +78,7 @@ def worker(kind: str, how: str, folder: str) -> None:
             self.parts = torch.nn.Sequential(*(torch.nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_COUNT)))
 
         def configure_model(self) -> None:
-            from torch.distributed.fsdp import FSDPModule, fully_shard
-
-            if self.device_mesh is not None and not isinstance(self, FSDPModule):
-                mesh = self.device_mesh["data_parallel"]
-                for part in (*self.parts, self):
-                    fully_shard(part, mesh=mesh)
+            shard(self, self.parts)
 
         def training_step(self, batch: Any, index: int) -> Any:
             return self.parts(torch.ones(1, _WIDTH)).mean()
@@ -104,12 +99,12 @@ def worker(kind: str, how: str, folder: str) -> None:
                 else:
                     export = ModelExport(folder, export=how, export_weights="last")
                     export.export_now(trainer, module)
-            growth = peak.bytes / (4 * _COUNT * _WIDTH**2)
-            Path(folder, f"rank-{trainer.global_rank}.json").write_text(json.dumps(growth))
+            if trainer.is_global_zero:
+                print(peak.bytes / (4 * _COUNT * _WIDTH**2), flush=True)
 
     trainer = pl.Trainer(
         accelerator="cpu",
-        devices=_PROCESSES,
+        devices=2,
         strategy=strategy_of(kind, pl.strategies),
         max_steps=1,
         logger=False,
@@ -118,51 +113,24 @@ def worker(kind: str, how: str, folder: str) -> None:
         enable_model_summary=False,
         callbacks=[Measure()],
     )
-    trainer.fit(Big(), DataLoader([0] * _PROCESSES))  # type: ignore[arg-type]
-
-
-def measure(kind: str, how: str) -> List[float]:
-    """Launch two processes and return the peak of each rank, as a multiple of the model's size.
-
-    Args:
-        kind: As of :func:`worker`.
-        how: As of :func:`worker`.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={_PROCESSES}"]
-        done = subprocess.run(
-            [*start, __file__, "worker", kind, how, folder],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        if done.returncode:
-            raise RuntimeError(done.stdout[-4000:])
-        return [float(Path(folder, f"rank-{rank}.json").read_text()) for rank in range(_PROCESSES)]
+    trainer.fit(Big(), DataLoader([0] * 2))  # type: ignore[arg-type]
+    end_process_group()
 
 
 def main() -> None:
-    """Compare the peaks of global rank 0, and print those of both ranks."""
-    from _pairs import in_turn, parser
-
+    """Compare the peaks of global rank 0."""
     words = parser(__doc__)
     words.add_argument("kind", nargs="?", default="fsdp2", choices=("fsdp2", "deepspeed_3"))
     words.add_argument("format", nargs="?", default="state_dict", choices=("state_dict", "safetensors"))
     given = words.parse_args()
-
-    def peak(kind: str, how: str) -> float:
-        first, second = measure(kind, how)
-        print(f"{kind}, {how}: rank 0 {first:.2f}, rank 1 {second:.2f} times the model's size", file=sys.stderr)
-        return first
-
+    # glibc returns what is freed.
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 20)
     theirs = "fsdp2_full" if given.kind == "fsdp2" else given.kind
-    in_turn(
-        lambda: peak(given.kind, given.format),
-        lambda: peak(theirs, "lightning"),
-        unit="times the model's size",
-        pairs=given.pairs,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        program = [*launch(os.path.abspath(__file__)), "worker"]
+        ours = [*program, given.kind, given.format, os.path.join(folder, "ours")]
+        lightnings = [*program, theirs, "lightning", os.path.join(folder, "theirs")]
+        compare(ours, lightnings, measure=last_number, unit="times the model's size", pairs=given.pairs)
 
 
 if __name__ == "__main__":
