@@ -33,7 +33,6 @@ import warnings
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from _bars import Bar, draw
 from _two_processes import end_process_group
 
 # Of a packet of 1,500 bytes, 52 are headers of IP and TCP; 14 more are Ethernet's.
@@ -414,15 +413,23 @@ def table(rows: Sequence[Dict[str, Any]], losses: Dict[str, float]) -> str:
     return "\n".join(lines)
 
 
-def _plot(options: argparse.Namespace, found: Dict[str, List[Dict[str, Any]]]) -> str:
-    """A panel for each rate, with a bar for each variant and its bound."""
-    keys = ("variant", "step_ms", "step_ms_min", "step_ms_max", "bound_ms")
-    panels = [(f"{rate}/s", [Bar(*(row[key] for key in keys)) for row in rows]) for rate, rows in found.items()]
-    title = (
+def _plot(options: argparse.Namespace, found: Dict[str, List[Dict[str, Any]]]) -> None:
+    """Draw a panel for each rate, with a bar for each variant, its least and its greatest time, and its bound."""
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(len(found), figsize=(8, 2.5 * len(found)), layout="constrained", squeeze=False)
+    figure.suptitle(
         f"A step of a transformer on {options.hosts} hosts, {options.compute_ms:g} ms of it compute; "
         "the mark is the bound"
     )
-    return draw(title, "ms", panels)
+    for panel, (rate, rows) in zip(panels[:, 0], found.items()):
+        names = [row["variant"] for row in rows]
+        panel.barh(names, [row["step_ms"] for row in rows], color="#56b4e9")
+        panel.hlines(names, [row["step_ms_min"] for row in rows], [row["step_ms_max"] for row in rows], color="#444444")
+        panel.plot([row["bound_ms"] for row in rows], names, "|", color="#d55e00", markersize=12)
+        panel.set(title=f"{rate}/s", xlabel="ms")
+        panel.invert_yaxis()
+    figure.savefig(options.plot)
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
@@ -437,7 +444,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--variants", nargs="+", default=list(_VARIANTS), choices=list(_VARIANTS), metavar="NAME")
     parser.add_argument("--losses", action="store_true", help="train each variant, too, and show its final loss")
     parser.add_argument("--loss-steps", type=int, default=400, help="of these trainings")
-    parser.add_argument("--plot", help="an SVG file to draw the steps to")
+    parser.add_argument("--plot", help="a file to draw the steps to, by matplotlib")
     parser.add_argument("--on-host", choices=("steps", "losses"), help=argparse.SUPPRESS)
     parser.add_argument("--results", help=argparse.SUPPRESS)
     return parser.parse_args(words)
@@ -471,7 +478,7 @@ def main(words: Sequence[str]) -> None:
     for rate, rows in found.items():
         print(f"\n{rate}\n\n{table(rows, losses)}")
     if options.plot:
-        Path(options.plot).write_text(_plot(options, found))
+        _plot(options, found)
 
 
 if __name__ == "__main__":
