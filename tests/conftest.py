@@ -4,6 +4,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from lightning_sm._failure import stop_watching
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
+from tests.helpers.processes import marked
 from tests.helpers.rank_zero import rank_zero_onlys
 from tests.helpers.skips import SKIPS, installed_version
 
@@ -39,14 +41,13 @@ _IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 _RUN = "LIGHTNING_SM_TEST_RUN"
 if not _IS_WORKER:
     os.environ[_RUN] = str(os.getpid())
-_MARK = f"{_RUN}={os.environ[_RUN]}"
 # Helpers that end with this process: Python's own, those that compile for torch, and Open MPI's, which Lightning starts
 # where mpi4py is installed.
 _END_WITH_IT = (
-    b"multiprocessing.resource_tracker",
-    b"multiprocessing.forkserver",
-    b"torch/_inductor/compile_worker",
-    b"--singleton-died-pipe",
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "torch/_inductor/compile_worker",
+    "--singleton-died-pipe",
 )
 # A guard, or a launcher that ends its workers, needs a moment.
 _SECONDS = 10.0
@@ -83,35 +84,17 @@ def pytest_terminal_summary(terminalreporter):
 
 def _processes():
     """The command of each running process that this run has started, or that was started by one, by its PID."""
-    parents, commands, marked = {}, {}, {os.getpid()}
-    for entry in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
-        with suppress(OSError):
-            with open(f"/proc/{entry}/stat") as stat:
-                state, parent = stat.read().rpartition(")")[2].split()[:2]
-            with open(f"/proc/{entry}/cmdline", "rb") as cmdline:
-                command = cmdline.read().replace(b"\0", b" ")
-            if state != "Z" and not any(own in command for own in _END_WITH_IT):
-                parents[int(entry)], commands[int(entry)] = int(parent), command.decode(errors="replace").strip()
-            with open(f"/proc/{entry}/environ", "rb") as environ:
-                if _MARK.encode() in environ.read().split(b"\0"):
-                    marked.add(int(entry))
-    found = set()
-    for pid in parents:
-        line = [pid]
-        while line[-1] in parents and len(line) < 1000:
-            line.append(parents[line[-1]])
-        if marked.intersection(line):
-            found.add(pid)
-    return {pid: commands[pid] for pid in found - {os.getpid()}}
+    found = marked(f"{_RUN}={os.environ[_RUN]}")
+    return {pid: command for pid, command in found if not any(own in command for own in _END_WITH_IT)}
 
 
 def pytest_collection_modifyitems(items):
     """Skip by name what the installed versions cannot pass."""
-    versions = installed_version("pytorch-lightning"), installed_version("torch")
-    for skip in (entry for entry in SKIPS if entry.lacks(*versions)):
-        for item in items:
-            if skip.matches(item.nodeid):
-                item.add_marker(pytest.mark.skip(reason=f"{item.name}: {skip.reason}"))
+    for test, distribution, version, reason in SKIPS:
+        if installed_version(distribution) < version:
+            for item in items:
+                if fnmatchcase(item.nodeid, test):
+                    item.add_marker(pytest.mark.skip(reason=f"{item.name}: {reason}"))
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ class Example(Program):
                 self.until(lambda: any(self.folder.glob(until)))
         finally:
             # Torchrun's workers have sessions of their own.
-            for pid, _ in marked(self.folder):
+            for pid, _ in marked(f"TESTS_JOB={self.folder}"):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         return self.process.wait()

@@ -34,7 +34,7 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins"
-_GUARD = b"lightning_sm._failure.guard"
+_GUARD = "lightning_sm._failure.guard"
 
 
 def assert_equal(found, expected, **tolerance):
@@ -111,7 +111,7 @@ class Job:
         self.timeout = timeout
         self.variables = environ_of(PYTHONPATH=os.pathsep.join([str(ROOT), *map(str, path)]), **variables)
         # By this the processes are found that are in no group of the job: torchrun's workers, guards.
-        self.variables["TESTS_JOB"] = self._mark = f"{os.getpid()}-{self.folder}"
+        self.variables["TESTS_JOB"] = f"{os.getpid()}-{self.folder}"
 
     def plain(self):
         """Without any launcher and outside a container: Lightning starts the other processes."""
@@ -171,7 +171,7 @@ class Job:
         except subprocess.TimeoutExpired:
             self.codes = [None]
         finally:
-            _end_all(running, self._mark)
+            _end_all(running, f"TESTS_JOB={self.variables['TESTS_JOB']}")
         self.output = "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("log-*.txt")))
         return self
 
@@ -204,11 +204,11 @@ def _kill(pids):
             os.kill(pid, signal.SIGKILL)
 
 
-def marked(mark):
-    """The processes that have the mark of a job among their variables, each with its command."""
+def marked(variable):
+    """The processes that have a variable, ``NAME=VALUE``, from when they were started, each with its command line."""
     found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for pid in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         with contextlib.suppress(OSError):
-            if f"TESTS_JOB={mark}".encode() in Path("/proc", pid, "environ").read_bytes().split(b"\0"):
-                found.append((int(pid), Path("/proc", pid, "cmdline").read_bytes()))
+            if variable.encode() in Path("/proc", pid, "environ").read_bytes().split(b"\0"):
+                found.append((int(pid), Path("/proc", pid, "cmdline").read_bytes().replace(b"\0", b" ").decode()))
     return found

@@ -103,14 +103,6 @@ def needs(
 
 
 def processes_with(text: str) -> List[str]:
-    """The command lines of other processes that have this in them."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            try:
-                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            if text in line:
-                found.append(line)
-    return found
+    """The command lines of processes that have this in them."""
+    listed = subprocess.run(["ps", "-A", "-ww", "-o", "args="], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if text in line]

@@ -1,33 +1,11 @@
 """Tests that a row runs and cannot pass, by name and with the reason; ``pytest -rs`` prints those that apply."""
 
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from importlib import metadata
-from typing import Callable, Tuple
+from typing import Tuple
 
-__all__ = ["SKIPS", "Skip", "Version", "installed_version"]
+__all__ = ["SKIPS", "Version", "installed_version"]
 
 Version = Tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Skip:
-    """Tests that some versions cannot pass.
-
-    Args:
-        test: A pattern (``*`` and ``?``) for the ids of the tests, as pytest prints them.
-        lacks: Whether it is so under these versions of Lightning and torch.
-        reason: What the versions lack, for the list of what was skipped.
-    """
-
-    test: str
-    lacks: Callable[[Version, Version], bool]
-    reason: str
-
-    def matches(self, test_id: str) -> bool:
-        """Whether this is one of the tests."""
-        # In a pattern "[" begins a set of characters, in an id the parameters.
-        return fnmatchcase(test_id, self.test.replace("[", "[[]"))
 
 
 def installed_version(distribution: str) -> Version:
@@ -36,6 +14,7 @@ def installed_version(distribution: str) -> Version:
     return int(major), int(minor)
 
 
+_LIGHTNING = "pytorch-lightning"
 _NO_ARGS = "LightningCLI takes no `args=` before Lightning 1.8"
 _NO_CLI = "Lightning 1.5 has its CLI in another module, without -c"
 _NO_LINKS = "jsonargparse 4.21, which Lightning before 1.8 needs, writes no config with a link into a named class"
@@ -47,33 +26,23 @@ _NO_BF16 = "gloo of torch 2.1 and older sums no bf16"
 _FSDP2 = "SMDDP reduces no gradients of FSDP2 before torch 2.8"
 
 
-def _lightning_before(*version: int) -> Callable[[Version, Version], bool]:
-    return lambda lightning, torch: lightning < version
-
-
-def _torch_before(*version: int) -> Callable[[Version, Version], bool]:
-    return lambda lightning, torch: torch < version
-
-
-SKIPS = (
-    Skip(
-        "tests/distributed/test_communication.py::test_a_restarted_job_goes_on_with_its_choice*[bf16]",
-        _torch_before(2, 4),
-        _NO_BF16,
-    ),
+# A pattern of ``fnmatch`` for the ids of tests as pytest prints them; before which version of what they cannot pass,
+# and what that lacks.
+SKIPS: Tuple[Tuple[str, str, Version, str], ...] = (
+    ("tests/distributed/test_communication.py::*_goes_on_with_its_choice*[[]bf16]", "torch", (2, 4), _NO_BF16),
     *(
-        Skip(f"tests/distributed/test_strategies.py::{test}*SMDDPModelParallelStrategy]", _torch_before(2, 8), _FSDP2)
+        (f"tests/distributed/test_strategies.py::{test}*SMDDPModelParallelStrategy]", "torch", (2, 8), _FSDP2)
         for test in ("test_smddp_is_joined", "test_a_library_that_was_imported")
     ),
-    Skip("tests/auto/test_auto.py::test_*-variable-*", _torch_before(2, 5), _NO_BACKENDS),
-    Skip("tests/cli/test_strategies.py::test_*device_mesh*", _lightning_before(2, 6), _MESH),
-    Skip("tests/cli/test_cli.py::test_arguments_as_a_*", _lightning_before(1, 8), _NO_ARGS),
-    Skip("tests/cli/test_links.py::test_a_*", _lightning_before(1, 8), _NO_LINKS),
-    Skip("tests/cli/test_precedence.py::test_the_order_on_the_line_decides*words2*", _lightning_before(1, 8), _NO_CLI),
-    Skip("tests/resume/test_setups.py::*weight_averaging]", _lightning_before(2, 6), _NO_AVERAGES),
-    Skip("tests/failure/test_report.py::test_what_lightnings_own_cli_refuses*", _lightning_before(1, 8), _NO_CLI),
+    ("tests/auto/test_auto.py::test_*-variable-*", "torch", (2, 5), _NO_BACKENDS),
+    ("tests/cli/test_strategies.py::test_*device_mesh*", _LIGHTNING, (2, 6), _MESH),
+    ("tests/cli/test_cli.py::test_arguments_as_a_*", _LIGHTNING, (1, 8), _NO_ARGS),
+    ("tests/cli/test_links.py::test_a_*", _LIGHTNING, (1, 8), _NO_LINKS),
+    ("tests/cli/test_precedence.py::test_the_order_on_the_line_decides*words2*", _LIGHTNING, (1, 8), _NO_CLI),
+    ("tests/resume/test_setups.py::*weight_averaging]", _LIGHTNING, (2, 6), _NO_AVERAGES),
+    ("tests/failure/test_report.py::test_what_lightnings_own_cli_refuses*", _LIGHTNING, (1, 8), _NO_CLI),
     *(
-        Skip(f"tests/{test}", _torch_before(1, 13), _NO_WEIGHTS_ONLY)
+        (f"tests/{test}", "torch", (1, 13), _NO_WEIGHTS_ONLY)
         for test in (
             "callbacks/test_model_export.py::test_best_checkpoint_is_loaded_with_weights_only",
             "failure/test_reason.py::test_a_long_cause_keeps_its_end_and_the_innermost_frame",
