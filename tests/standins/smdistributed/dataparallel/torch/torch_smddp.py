@@ -6,10 +6,10 @@ The recipe serves torch 1.12 and later.
 import inspect
 import os
 import sys
-from datetime import timedelta
 
-import torch
 import torch.distributed as dist
+
+from smdistributed.forwarding_group import ForwardingProcessGroup
 
 SUPPORTED = ("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
 # Each collective that went through a group: its name, and the type and number of elements of its first tensor. A group
@@ -21,110 +21,26 @@ if _instance_type not in SUPPORTED:
     raise RuntimeError(f"SMDDP stand-in: instance type {_instance_type} is not supported, only {', '.join(SUPPORTED)}")
 
 
-_NO_AVERAGE = "SMDDP stand-in: SMDDP does not support: ReduceOp.AVG"
 _NO_GROUPS = "SMDDP stand-in: SMDDP does not support further process groups (new_group) in DDP jobs"
 
 
-def _first_tensor(value):
-    while isinstance(value, (list, tuple)):
-        if not value:
-            return None
-        value = value[0]
-    return value if isinstance(value, torch.Tensor) else None
+class StandInProcessGroup(ForwardingProcessGroup):
+    """Refuses what SMDDP refuses."""
 
-
-def _is_average(options):
-    # torch 1.13 compares its operations with nothing else.
-    return hasattr(options, "reduceOp") and options.reduceOp == dist.ReduceOp.AVG
-
-
-class StandInProcessGroup(dist.ProcessGroup):
-    """Hands every collective on to gloo and notes it; refuses what SMDDP refuses."""
-
-    def __init__(self, store, rank, size, timeout):
-        super().__init__(rank, size)
-        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._timeout = timeout
-        options._devices = [dist.ProcessGroupGloo.create_default_device()]
-        self._inner = dist.ProcessGroupGloo(store, rank, size, options)
-        backend_type = getattr(dist.ProcessGroup, "BackendType", None)
-        if hasattr(self, "_register_backend"):  # torch 2.0
-            self._register_backend(torch.device("cpu"), backend_type.CUSTOM, self._inner)
-        if hasattr(self, "_set_default_backend"):  # required from torch 2.15
-            self._set_default_backend(backend_type.CUSTOM)
-
-    def getBackendName(self):
-        return "smddp"
-
-    def allreduce(self, *args, **kwargs):
-        return self._reduction("allreduce", *args, **kwargs)
-
-    def reduce(self, *args, **kwargs):
-        return self._reduction("reduce", *args, **kwargs)
-
-    def reduce_scatter(self, outputs, inputs, *options, **more):
-        for output, parts in zip(outputs, inputs):
-            work = self._reduce_scatter("reduce_scatter", output, torch.stack(list(parts)), *options, **more)
-        return work
+    NAME = "smddp"
+    NO_AVERAGE = "SMDDP stand-in: SMDDP does not support: ReduceOp.AVG"
+    calls = calls
 
     def _reduce_scatter_base(self, output, tensor, *options, **more):
-        return self._reduce_scatter("_reduce_scatter_base", output, tensor, *options, **more)
-
-    reduce_scatter_single = _reduce_scatter_base  # its name since torch 2.13
-
-    def reduce_scatter_tensor_coalesced(self, outputs, tensors, *options, **more):
-        for output, tensor in zip(outputs, tensors):
-            work = self._reduce_scatter("reduce_scatter_tensor_coalesced", output, tensor, *options, **more)
-        return work
-
-    def _reduce_scatter(self, name, output, tensor, *options, **more):
         # Gloo has it in some versions of torch only, so the whole is reduced and each rank takes its part.
-        if any(_is_average(value) for value in (*options, *more.values())):
-            raise RuntimeError(_NO_AVERAGE)
-        calls.append((name, str(tensor.dtype), tensor.numel()))
+        self._note("_reduce_scatter_base", tensor, (*options, *more.values()))
         total = tensor.reshape(-1).clone()
-        work = self._inner.allreduce([total])  # type: ignore[attr-defined]
+        work = self._gloo.allreduce([total])
         work.wait()
         output.copy_(total.chunk(self.size())[self.rank()].view_as(output))
         return work
 
-    def _reduction(self, name, *args, **kwargs):
-        if any(_is_average(value) for value in (*args, *kwargs.values())):
-            raise RuntimeError(_NO_AVERAGE)
-        return self._forward(name, *args, **kwargs)
-
-    def _allgather_base(self, output, tensor, *options, **more):
-        # Gloo has no gathering into one tensor in some versions of torch, so it gets a list of the tensor's parts.
-        calls.append(("_allgather_base", str(tensor.dtype), tensor.numel()))
-        parts = list(output.view(-1).chunk(self.size()))
-        return self._inner.allgather([parts], [tensor.reshape(-1)])  # type: ignore[attr-defined]
-
-    all_gather_single = _allgather_base  # its name since torch 2.13
-
-    def allgather_into_tensor_coalesced(self, outputs, tensors, *options, **more):
-        return [self._allgather_base(output, tensor) for output, tensor in zip(outputs, tensors)][-1]
-
-    def _forward(self, name, *args, **kwargs):
-        tensor = _first_tensor(args[0]) if args else None
-        calls.append((name, None, 0) if tensor is None else (name, str(tensor.dtype), tensor.numel()))
-        return getattr(self._inner, name)(*args, **kwargs)
-
-
-def _forwarding(name):
-    def method(self, *args, **kwargs):
-        return self._forward(name, *args, **kwargs)
-
-    method.__name__ = name
-    return method
-
-
-for _name in ("broadcast", "allgather", "gather", "scatter", "alltoall", "barrier", "send", "recv"):
-    if hasattr(dist.ProcessGroupGloo, _name):
-        setattr(StandInProcessGroup, _name, _forwarding(_name))
-
-
-def _make(store, rank, size, timeout=timedelta(minutes=5)):
-    return StandInProcessGroup(store, rank, size, timeout)
+    reduce_scatter_single = _reduce_scatter_base  # its name since torch 2.13
 
 
 def _is_in_use():
@@ -156,7 +72,7 @@ def _not_in_ddp_jobs(new_group):
 
 
 _more = {"devices": ["cpu"]} if "devices" in inspect.signature(dist.Backend.register_backend).parameters else {}
-dist.Backend.register_backend("smddp", _make, **_more)
+dist.Backend.register_backend("smddp", StandInProcessGroup, **_more)
 # Modules of torch take these functions by name.
 _guarded = {dist.new_group: _not_in_ddp_jobs(dist.new_group), dist.barrier: _without_device_ids(dist.barrier)}
 for _module in [module for name, module in list(sys.modules.items()) if name.startswith("torch.distributed")]:

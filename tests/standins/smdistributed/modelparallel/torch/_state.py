@@ -1,6 +1,5 @@
 """Ranks, groups and configuration of the stand-in."""
 
-import itertools
 import json
 import os
 from types import SimpleNamespace
@@ -16,12 +15,9 @@ _DEFAULTS = {
     "ddp": False,
     "fp16": False,
 }
-# The library's default placement "cluster": ranks next to each other are in one tensor parallel group.
-_PLACEMENT = "DPT"
-# Which letters of the placement vary within a group of each kind.
+# Which degrees make the groups of each kind: of pipeline (P), tensor (T) and data (D).
 _KINDS = {"pp": "P", "tp": "T", "rdp": "D", "mp": "PT", "dp": "DT"}
-_ranks = {}
-_groups = {}
+_alone = []
 
 
 class SMPError(RuntimeError):
@@ -42,11 +38,7 @@ def init(config=None):
     if size() % mp or (not cfg.ddp and (cfg.tensor_parallel_degree > 1 or size() > mp)):
         raise SMPError(f"SMP stand-in: {size()} processes, model parallel {mp}, ddp {cfg.ddp}")
     degrees = {"P": cfg.pipeline_parallel_degree, "T": cfg.tensor_parallel_degree, "D": size() // mp}
-    places = list(itertools.product(*(range(degrees[letter]) for letter in _PLACEMENT)))
-    for kind, varies in _KINDS.items():
-        fixed = [index for index, letter in enumerate(_PLACEMENT) if letter not in varies]
-        of_rank = [tuple(place[index] for index in fixed) for place in places]
-        _ranks[kind] = [[r for r, key in enumerate(of_rank) if key == each] for each in sorted(set(of_rank))]
+    (state.degree,) = (letter for letter, degree in degrees.items() if degree == size())
     if cfg.ddp:
         if not dist.is_initialized():
             dist.init_process_group("gloo", rank=rank(), world_size=size())
@@ -55,11 +47,8 @@ def init(config=None):
 
 def make_groups():
     """Without ``ddp`` the library has other means to communicate, and the stand-in waits for the script's group."""
-    for kind, all_ranks in _ranks.items() if not _groups else ():
-        for ranks in all_ranks:
-            group = dist.new_group(ranks, backend="gloo")
-            if rank() in ranks:
-                _groups[kind] = group
+    if not _alone:
+        _alone.extend(dist.new_group([each], backend="gloo") for each in range(size()))
 
 
 def is_initialized():
@@ -79,12 +68,13 @@ def size():
 
 
 def ranks_of(kind):
-    return next(ranks for ranks in _ranks[kind] if rank() in ranks)
+    """All ranks or this one alone: one of the degrees is the size of the world."""
+    return list(range(size())) if state.degree in _KINDS[kind] else [rank()]
 
 
 def group(kind):
     make_groups()
-    return _groups[kind]
+    return dist.group.WORLD if len(ranks_of(kind)) > 1 else _alone[rank()]
 
 
 def _accessors(kind):
@@ -98,7 +88,7 @@ dp_rank, dp_size = _accessors("dp")
 
 
 def get_mp_group():
-    return list(ranks_of("mp"))
+    return ranks_of("mp")
 
 
 def get_mp_process_group():
@@ -110,5 +100,4 @@ def get_mp_process_group():
 def reset():
     """As in a new script; the default group stays. Not in AWS's library."""
     vars(state).update(cfg=None, model=None, optimizer=None, in_step=False)
-    for kept in (calls, _ranks, _groups):
-        kept.clear()
+    calls.clear()

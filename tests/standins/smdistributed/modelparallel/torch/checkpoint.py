@@ -31,11 +31,7 @@ def save_checkpoint(path, tag, partial, model, optimizer, user_content):
 
 def resume_from_checkpoint(path, tag, partial, load_optimizer):
     model_path, optimizer_path, content = _paths(path, tag)
-    model_state = torch.load(model_path, weights_only=False)
-    if state.model.partitioned:
-        state.model.load_local(model_state)
-    else:
-        state.model.register_post_partition_hook(lambda model, optimizer: model.load_local(model_state))
+    state.model.load_local(torch.load(model_path, weights_only=False))
     if load_optimizer:
         state.optimizer.load_state_dict(torch.load(optimizer_path, weights_only=False))
     return torch.load(content, weights_only=False)

@@ -31,7 +31,7 @@ class DistributedModel(torch.nn.Module):
         self.module = module.half() if state.cfg.fp16 else module
         self.partitioned = False
         self._passes_per_step, self._passes = backward_passes_per_step, 0
-        self._earlier, self._to_load, self._hooks = {}, None, []
+        self._earlier = {}
         if pp_size() == 1:
             self._partition()
 
@@ -40,17 +40,9 @@ class DistributedModel(torch.nn.Module):
             for value in (*self.module.parameters(), *self.module.buffers()):
                 dist.broadcast(value, ranks_of("dp")[0], group("dp"))
         self.partitioned = True
-        for hook in self._hooks:
-            hook(self, state.optimizer)
-        if self._to_load is not None:
-            self.module.load_state_dict(self._to_load)
-            self._to_load = None
         self.share_parameters()
         if state.optimizer is not None:
             state.optimizer.load_queued()
-
-    def register_post_partition_hook(self, hook):
-        self._hooks.append(hook)
 
     # --- forward and backward
 
@@ -147,15 +139,6 @@ class DistributedModel(torch.nn.Module):
             raise SMPError("SMP stand-in: the model has no partition yet")
         dist.barrier(group("mp"))
         return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
-
-    def load_state_dict(self, state_dict):
-        if state_dict.get("_smp_is_partial", True):
-            raise SMPError("SMP stand-in: a partial state dict is loaded by smp.resume_from_checkpoint")
-        whole = {name: value for name, value in state_dict.items() if name != "_smp_is_partial"}
-        if self.partitioned:
-            self.module.load_state_dict(whole)
-        else:
-            self._to_load = whole
 
     def load_local(self, local):
         own = {name: value for name, value in local.items() if name != "_smp_is_partial"}

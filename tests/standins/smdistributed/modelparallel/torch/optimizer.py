@@ -22,7 +22,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         calls.append(("DistributedOptimizer", dynamic_loss_scale))
         self.optimizer = optimizer
         self.loss_scale = self.initial if dynamic_loss_scale else (static_loss_scale or 1.0)
-        self.overflow = False
         self._queued: Any = None
         self._masters = {}
         if state.cfg.fp16:
@@ -80,13 +79,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self.optimizer.step()
         else:
             self._fill_masters()
-            grads = [master.grad for master in self._masters if master.grad is not None]
-            infinite = torch.tensor([float(any(not torch.isfinite(grad).all() for grad in grads))])
-            dist.all_reduce(infinite, group=group("mp"))
-            self.overflow = bool(infinite)
-            if self.overflow:
-                self.loss_scale /= 2
-                return
             self.optimizer.step()
             with torch.no_grad():
                 for master, half in self._masters.items():
