@@ -5,6 +5,7 @@ import sys
 import time
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -100,17 +101,13 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def clean_process():
     """Start each test outside any job, restore what it changed, and fail it if it left variables or groups behind."""
-    found = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(without_launcher(found))
-    before = dict(os.environ)
-    ranks = {id(function): getattr(function, "rank", None) for function in rank_zero_onlys()}
-    yield
-    stop_watching()
-    _cancel_requests()
-    after = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(found)
+    with mock.patch.dict(os.environ, without_launcher(os.environ), clear=True):
+        before = dict(os.environ)
+        ranks = {id(function): getattr(function, "rank", None) for function in rank_zero_onlys()}
+        yield
+        stop_watching()
+        _cancel_requests()
+        after = dict(os.environ)
     for function in rank_zero_onlys():
         function.rank = ranks.get(id(function)) or 0  # of one that the test, or Lightning in the test, has loaded
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}

@@ -1,7 +1,6 @@
-"""The device of these tests, and the table that a run of them prints."""
+"""The device of these tests, and the parts that they play."""
 
 import functools
-from datetime import date
 
 import pytest
 import torch
@@ -30,24 +29,3 @@ def played(tmp_path_factory):
         return results if world_size > 1 else results[0]
 
     return run
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Print one row for each test, for docs/verified.md."""
-    reports = [
-        report
-        for reports in terminalreporter.stats.values()
-        for report in reports
-        if isinstance(report, pytest.TestReport)
-        and report.nodeid.startswith("tests/gpu/")
-        and (report.when == "call" or report.outcome != "passed")
-    ]
-    if not reports:
-        return
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    terminalreporter.section(f"{name}, torch {torch.__version__}, CUDA {torch.version.cuda}, {date.today()}")
-    terminalreporter.write_line("| What | Outcome | Figures |\n|---|---|---|")
-    for report in sorted(reports, key=lambda report: report.nodeid):
-        figures = ", ".join(f"{key} {value}" for key, value in report.user_properties)
-        why = report.longrepr[2].partition("Skipped: ")[2] if report.skipped else figures
-        terminalreporter.write_line(f"| {report.nodeid.partition('::test_')[2]} | {report.outcome} | {why} |")

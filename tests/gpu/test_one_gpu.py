@@ -36,24 +36,6 @@ def equal(played, device, kinds, kind, precision, **more):
     return played("equal", device, kind, ",".join(precisions), **more)
 
 
-def test_nccl_with_one_rank(played, device, record_property):
-    found = played("group", device)
-    record_property("backend", found["backend"])
-    assert found["backend"] == {"cuda": "nccl", "cpu": "gloo"}[device]
-    assert found["device"] == device
-    assert found["sum"] == found["gathered"] == [1.5, 2.5]
-    assert found["mean"] == 2.5
-    assert found["object"] == {"step": 16}
-
-
-def test_nccl_with_two_ranks(played, device):
-    for found in played("group", device, world_size=2):
-        assert (found["backend"], found["device"]) == ({"cuda": "nccl", "cpu": "gloo"}[device], device)
-        assert (found["sum"], found["mean"]) == ([3.0, 6.0], 3.0)
-        assert found["gathered"] == [3.0, 6.0, 3.0, 6.0]
-        assert found["object"] == {"step": 8}
-
-
 @pytest.mark.parametrize(
     ("kind", "precision"), [(kind, precision) for kind, each in _TOGETHER.items() for precision in each]
 )
@@ -90,25 +72,24 @@ def test_a_fit_continues_within_an_epoch_with_the_random_numbers_of_its_device(p
     assert continued["drawn"] == whole["drawn"]
 
 
-def test_a_background_save_holds_the_weights_of_its_step(played, device, record_property):
+def test_a_background_save_holds_the_weights_of_its_step(played, device):
     found = played("async_content", device)
-    record_property("MB", found["megabytes"])
+    print(found["megabytes"], "MB")
     assert found["went_on"]
     assert found["equal"]
 
 
-def test_memory_and_time_of_a_step(played, device, record_property):
+def test_memory_and_time_of_a_step(played, device):
     found = played("cost", device)
-    record_property("step", f"{found['step']:.2f} of {found['milliseconds']:.2f} ms")
+    print(f"a step {found['step']:.2f} of {found['milliseconds']:.2f} ms, memory {found['memory']}")
     if device == "cuda":
-        record_property("memory", f"{found['memory']:.3f}")
         assert found["memory"] < 1.02
         assert found["step"] < 1.25
 
 
-def test_an_exported_model_gives_the_same_on_a_cpu(played, device, record_property):
+def test_an_exported_model_gives_the_same_on_a_cpu(played, device):
     found = played("export", device)
     for name, difference in found.items():
         assert not isinstance(difference, dict), f"{name}: {difference}"
-        record_property(name, difference if isinstance(difference, str) else f"{difference:.0e}")
+        print(name, difference)
         assert isinstance(difference, str) or difference < 1e-5, name

@@ -22,6 +22,7 @@ import lightning_sm
 from lightning_sm._export.inference import load_model
 from lightning_sm._resume.fits import forget_fits
 from tests.helpers.accelerator import ON_GPU, ranks
+from tests.helpers.callbacks import Crash, crashing
 from tests.helpers.sharded import gathered_weights, save_after, shard, strategy_of
 
 _OURS = {
@@ -37,24 +38,19 @@ _DEVICE = "cuda" if ON_GPU else "cpu"
 _SAVED, _CRASHED = 5, 7
 
 
-class Crash(BaseException):
-    """Ends a fit as the loss of its container does."""
-
-
 class Net(pl.LightningModule):
     """Layers with dropout, whose steps draw random numbers on the device.
 
     Args:
         width: The width of the layers.
-        crash: The step before which the fit ends.
         first_drawn: How many random numbers of the device are drawn before the fit.
     """
 
-    def __init__(self, width=16, crash=None, first_drawn=0):
+    def __init__(self, width=16, first_drawn=0):
         super().__init__()
         torch.manual_seed(7)
         self.layers = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.3), nn.Tanh(), nn.Linear(width, width))
-        self.crash, self.first_drawn = crash, first_drawn
+        self.first_drawn = first_drawn
         self.first, self.losses, self.weights, self.ends, self.data = None, [], {}, [], loader(width)
 
     def configure_model(self):
@@ -67,8 +63,6 @@ class Net(pl.LightningModule):
         self.first = self.trainer.global_step
 
     def training_step(self, batch, batch_index):
-        if self.trainer.global_step == self.crash:
-            raise Crash
         (inputs,) = batch
         outputs = self.layers(inputs + 0.1 * torch.rand_like(inputs)).float()
         loss = nn.functional.mse_loss(outputs, inputs.float().flip(1))
@@ -120,23 +114,6 @@ def fit(module, kind, own=None, **arguments):
     return trainer
 
 
-def group(folder):
-    """What the process group is, and what its collectives give."""
-    trainer = fit(Net(), "ddp", {"checkpoint_dir": f"{folder}/saves-{_RANK}"})
-    strategy = trainer.strategy
-    value = torch.tensor([1.5, 2.5 + _RANK], device=strategy.root_device)
-    dist.all_reduce(value)
-    strategy.barrier()
-    return {
-        "backend": dist.get_backend(),
-        "device": strategy.root_device.type,
-        "sum": value.tolist(),
-        "mean": strategy.reduce(torch.tensor(2.5 + _RANK, device=strategy.root_device), reduce_op="mean").item(),
-        "gathered": strategy.all_gather(value).flatten().tolist(),
-        "object": strategy.broadcast({"step": trainer.global_step}, src=_WORLD - 1),
-    }
-
-
 def equal(folder, kind, precisions):
     """The numbers of fits by Lightning alone and with us, for each precision."""
     return {each: _told(_equal, folder, kind, each) for each in precisions.split(",")}
@@ -147,7 +124,7 @@ def _equal(folder, kind, precision):
     for whose, own in (("plain", None), ("ours", {"checkpoint_dir": f"{folder}/saves-{_RANK}-{precision}"})):
         module = Net()
         fit(module, kind, own, precision=precision)
-        found[whose] = {"losses": module.losses, "weights": module.weights}
+        found[whose] = {"losses": module.losses, "weights": module.weights, "backend": dist.get_backend()}
     return found
 
 
@@ -161,9 +138,10 @@ def _resume(folder, kind, way):
     found, own = {}, {"async_save": way == "async"}
     for name, crash, place in (("whole", None, "whole"), ("crashed", _CRASHED, "saves"), ("continued", None, "saves")):
         # A new process has drawn another number of random numbers.
-        module = Net(crash=crash, first_drawn=3 * (name == "continued"))
+        module = Net(first_drawn=3 * (name == "continued"))
+        settings = {**own, "checkpoint_dir": f"{folder}/{way}-{place}"}
         try:
-            trainer = fit(module, kind, {**own, "checkpoint_dir": f"{folder}/{way}-{place}"})
+            trainer = fit(module, kind, settings, callbacks=[crashing(pl, crash)])
         except Crash:
             continue
         drawn = float(torch.rand((), device=_DEVICE))
@@ -258,7 +236,7 @@ def cost(folder):
     }
 
 
-PARTS = {each.__name__: each for each in (group, equal, resume, async_content, export, cost)}
+PARTS = {each.__name__: each for each in (equal, resume, async_content, export, cost)}
 
 
 def main(folder, part, *arguments):

@@ -2,7 +2,7 @@
 
 import copy
 
-__all__ = ["averaging", "unfreezing", "warming"]
+__all__ = ["Crash", "averaging", "crashing", "unfreezing", "warming"]
 
 
 def averaging(pl):
@@ -39,6 +39,21 @@ def averaging(pl):
             self.average = state["average"]
 
     return Average()
+
+
+class Crash(BaseException):
+    """Ends a fit as the loss of its container does."""
+
+
+def crashing(pl, step):
+    """A callback that crashes before the batch after this step."""
+
+    class Crashing(pl.Callback):
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step == step:
+                raise Crash
+
+    return Crashing()
 
 
 def unfreezing(pl, lr):

@@ -8,8 +8,8 @@ optimizer, they also copy what torch copies from a GPU, and on a CPU leaves in o
 import importlib.metadata
 import os
 import sys
-from contextlib import contextmanager
 from typing import Any, Dict, Tuple
+from unittest import mock
 
 import torch
 
@@ -80,27 +80,18 @@ def strategy_of(kind: str, strategies: Any, **arguments: Any) -> Any:
         strategies: Lightning's module of strategies, or a dict of classes by the names in :data:`KINDS`.
         **arguments: Further arguments of the strategy.
     """
-    cls = _class_of(kind, strategies)
+    name, own = KINDS[kind]
+    cls = strategies[name] if isinstance(strategies, dict) else getattr(strategies, name)
     if not ON_GPU:
         if kind.startswith("deepspeed"):
             prepare_deepspeed()
         cls = cpu_class(cls)
-    return cls(**{**_arguments_of(kind), **arguments})
-
-
-def _class_of(kind: str, strategies: Any) -> Any:
-    name, _ = KINDS[kind]
-    return strategies[name] if isinstance(strategies, dict) else getattr(strategies, name)
-
-
-def _arguments_of(kind: str) -> Dict[str, Any]:
-    name, own = KINDS[kind]
     if kind.startswith("fsdp2"):
         # Lightning's "auto" is tensor parallel within a host.
         own = {**own, "data_parallel_size": int(os.environ.get("WORLD_SIZE", 1)), "tensor_parallel_size": 1}
     if name == "FSDPStrategy":
         own = {**own, "auto_wrap_policy": {torch.nn.Linear}}
-    return own
+    return cls(**{**own, **arguments})
 
 
 def sharded_model(pl):
@@ -187,11 +178,8 @@ class _FSDPOnCPU:
         def on_cpu(wrapper, *args, **kwargs):
             init(wrapper, *args, **{**kwargs, "device_id": torch.device("cpu")})
 
-        fsdp.FullyShardedDataParallel.__init__ = on_cpu
-        try:
+        with mock.patch.object(fsdp.FullyShardedDataParallel, "__init__", on_cpu):
             return super()._setup_model(model)
-        finally:
-            fsdp.FullyShardedDataParallel.__init__ = init
 
     def optimizer_state(self, optimizer):
         from torch.distributed.fsdp import _optim_utils
@@ -204,7 +192,7 @@ class _FSDPOnCPU:
                 if isinstance(values.get(state_name), torch.Tensor):
                     values[state_name] = values[state_name].clone()
 
-        with _replaced(_optim_utils, _unflatten_orig_param_states=copied):
+        with mock.patch.object(_optim_utils, "_unflatten_orig_param_states", copied):
             return super().optimizer_state(optimizer)
 
 
@@ -216,23 +204,14 @@ class _DeepSpeedOnCPU:
         return torch.device("cpu", self.local_rank)
 
     def setup_environment(self):
-        with _replaced(_module_of(self, "DeepSpeedStrategy"), CUDAAccelerator=object):
+        with mock.patch.object(_module_of(self, "DeepSpeedStrategy"), "CUDAAccelerator", object):
             super().setup_environment()
 
     def setup_distributed(self):
-        with _replaced(_module_of(self, "DeepSpeedStrategy"), _validate_device_index_selection=lambda devices: None):
+        module = _module_of(self, "DeepSpeedStrategy")
+        with mock.patch.object(module, "_validate_device_index_selection", create=True):
             super().setup_distributed()
 
 
 def _module_of(strategy, name):
     return next(sys.modules[cls.__module__] for cls in type(strategy).__mro__ if cls.__name__ == name)
-
-
-@contextmanager
-def _replaced(module, **names):
-    before = {name: getattr(module, name) for name in names if hasattr(module, name)}
-    vars(module).update({name: names[name] for name in before})
-    try:
-        yield
-    finally:
-        vars(module).update(before)

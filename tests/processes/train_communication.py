@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import os
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from lightning_sm._resume.fits import forget_fits
 from lightning_sm._resume.identity import ProgramIdentity
 from lightning_sm.callbacks import callback_class
 from tests.helpers.accelerator import ranks
+from tests.helpers.callbacks import Crash
 from tests.helpers.tiny import weights
 
 POWERSGD = {"gradient_compression": "powersgd", "powersgd_rank": 2, "communication_warmup_steps": 4}
@@ -43,10 +45,6 @@ FEW_STEPS = 30
 # Between two averages, and long after PowerSGD has begun. What is chosen after 15 steps is a part of the save at the
 # end of an epoch, after 20, in any case.
 KILLED = {"powersgd": 19, "local": 19, "outer": 19, "auto": 25}
-
-
-class Crash(BaseException):
-    """Ends a fit as a crash does."""
 
 
 def _model(pl, name):
@@ -144,11 +142,9 @@ def train(pl, name, folder, killed_at=None):
         callbacks=[Steps(), resume], enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
         num_sanity_val_steps=0, logger=False, accumulate_grad_batches=2 if name == "local" else 1,
     )  # fmt: skip
-    dist.all_reduce = counting  # what torch's hooks call; DDP's own all-reduce is not seen
-    try:
+    # What torch's hooks call; DDP's own all-reduce is not seen.
+    with mock.patch.object(dist, "all_reduce", counting):
         trainer.fit(model, _loader(), _loader())
-    finally:
-        dist.all_reduce = torchs
     saved = torch.load(next(Path(folder).glob("*/fit-0/step-*.ckpt")), weights_only=True)["state_dict"]
     return {
         "weights": weights(model),

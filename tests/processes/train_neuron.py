@@ -11,6 +11,7 @@ import torch
 import lightning_sm
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._resume.fits import forget_fits
+from tests.helpers.callbacks import Crash, crashing
 from tests.helpers.sharded import save_after
 from tests.helpers.tiny import loader, tiny_model, weights
 
@@ -50,16 +51,6 @@ def cast():
     return seen
 
 
-class Stop(BaseException):
-    """Ends a fit as a crash does."""
-
-
-class _Stopping(pl.Callback):
-    def on_train_batch_end(self, trainer, *_):
-        if trainer.global_step == 6:
-            raise Stop
-
-
 def drop_out(try_, folder):
     """The weights of a model with dropout, whose random numbers are the device's."""
     forget_fits()  # as in a new process
@@ -70,9 +61,9 @@ def drop_out(try_, folder):
     pl.seed_everything({"resumed": 99}.get(try_, 3), verbose=False)
     save_after(5)
     settings = {"checkpoint_dir": f"{folder}/saves-{try_ == 'whole'}"}
-    callbacks = [_Stopping()] if try_ == "stopped" else []
+    callbacks = [crashing(pl, 6)] if try_ == "stopped" else []
     trainer = _trainer(max_epochs=2, gradient_clip_val=0.5, sagemaker=settings, callbacks=callbacks, logger=False)
-    with contextlib.suppress(Stop):
+    with contextlib.suppress(Crash):
         trainer.fit(model, loader())
     return {"weights": weights(model), "steps": trainer.global_step}
 

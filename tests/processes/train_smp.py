@@ -6,6 +6,7 @@ Arguments: results folder, and as JSON each case: parameters of the job, argumen
 import json
 import os
 from pathlib import Path
+from unittest import mock
 
 import pytorch_lightning as pl
 import smdistributed.modelparallel.torch as smp
@@ -18,21 +19,12 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm._resume.identity import ProgramIdentity
 from lightning_sm.callbacks import callback_class
+from tests.helpers.callbacks import Crash, crashing
 from tests.helpers.sharded import save_after
 from tests.helpers.smp import INITIAL_SCALE, SMPModel, data, flat, mixed_precision, trainer
 from tests.processes import smp_refusals
 
 _SPACE = Namespace("pytorch_lightning")
-
-
-class Stop(BaseException):
-    """Ends a fit as a crash does."""
-
-
-class Crash(pl.Callback):
-    def on_train_batch_start(self, trainer, *_):
-        if trainer.global_step == 9:
-            raise Stop
 
 
 def new_script(parameters):
@@ -51,11 +43,8 @@ def fit(case, **more):
 
 
 def whole(fitted):
-    strategy = fitted.strategy
-    before, strategy._save_distributed_checkpoint = strategy._save_distributed_checkpoint, False
-    weights = flat(strategy.lightning_module_state_dict())
-    strategy._save_distributed_checkpoint = before
-    return weights
+    with mock.patch.object(fitted.strategy, "_save_distributed_checkpoint", False):
+        return flat(fitted.strategy.lightning_module_state_dict())
 
 
 def train(case):
@@ -84,8 +73,8 @@ def resume(case, folder):
 
     save_after(6, 8)
     try:
-        fit(case, callbacks=[callbacks(), Crash()])
-    except Stop:
+        fit(case, callbacks=[callbacks(), crashing(pl, 9)])
+    except Crash:
         new_script(case["parameters"])
     own = callbacks()
     export = callback_class(_SPACE, "ModelExport")(str(folder / "model"), export_weights="last")

@@ -15,12 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--namespace", default="pytorch_lightning")
-    parser.add_argument("--batches", type=int, default=1000, help="per epoch and rank")
-    parser.add_argument("--seconds", type=float, default=0.02, help="of a batch")
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--fail_on", type=int, help="a global rank that fails after some steps")
     options = parser.parse_args()
-    train(importlib.import_module(options.namespace), options)
+    train(importlib.import_module(options.namespace), options.workers)
     say("end")
 
 
@@ -29,7 +26,7 @@ def say(*words):
     sys.stdout.flush()
 
 
-def train(pl, options):
+def train(pl, workers):
     import lightning_sm
 
     class Model(pl.LightningModule):
@@ -38,9 +35,7 @@ def train(pl, options):
             self.layer = torch.nn.Linear(4, 1)
 
         def training_step(self, batch, batch_index):
-            time.sleep(options.seconds)
-            if options.fail_on == self.trainer.global_rank and self.trainer.global_step >= 5:
-                raise ValueError("no such column")
+            time.sleep(0.02)
             return self.layer(batch[0]).pow(2).mean()
 
         def on_train_batch_start(self, batch, batch_index, *_):
@@ -53,7 +48,7 @@ def train(pl, options):
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
     def loader(batches):
-        return DataLoader(TensorDataset(torch.ones(2 * batches, 4)), batch_size=2, num_workers=options.workers)
+        return DataLoader(TensorDataset(torch.ones(2 * batches, 4)), batch_size=2, num_workers=workers)
 
     trainer = pl.Trainer(
         **lightning_sm.trainer_settings(
@@ -66,7 +61,7 @@ def train(pl, options):
         )
     )
     world = trainer.world_size
-    trainer.fit(Model(), loader(options.batches * world), loader(2 * world))
+    trainer.fit(Model(), loader(1000 * world), loader(2 * world))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from lightning_sm._resume.identity import ProgramIdentity
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.accelerator import ACCELERATOR
+from tests.helpers.callbacks import Crash
 from tests.helpers.sharded import save_after, sharded_model, strategy_of
 from tests.helpers.tiny import loader
 
@@ -32,20 +33,16 @@ RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 HOSTS = [Path(os.environ["SAGEMAKER_BASE_DIR"]).parent / f"algo-{rank + 1}" for rank in range(WORLD)]
 
 
-class Stop(BaseException):
-    """Ends a fit as a crash does."""
-
-
 def seen_by(pl, seen, crash, stop, start_only):
     class Seen(pl.Callback):
         def on_train_start(self, trainer, module):
             seen["started_at"] = trainer.global_step
             if start_only:
-                raise Stop
+                raise Crash
 
         def on_train_batch_start(self, trainer, *_):
             if trainer.global_step == crash:
-                raise Stop
+                raise Crash
             if trainer.global_step == stop and RANK == 0:
                 os.kill(os.getpid(), signal.SIGTERM)
 
@@ -83,7 +80,7 @@ def fit(pl, kind, *, crash=None, stop=None, start_only=False, ckpt_path=None, wi
         trainer.fit(model, loader(32, shuffle=True), ckpt_path=ckpt_path)
     except CheckpointError as error:
         return {"error": str(error)}
-    except (Stop, SystemExit) as error:
+    except (Crash, SystemExit) as error:
         seen["code"] = getattr(error, "code", None)
     return {**seen, "resumed_from": resume.resumed_from, "global_step": trainer.global_step, "weights": own(trainer)}
 

@@ -12,6 +12,7 @@ import threading
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytorch_lightning as pl
 import torch
@@ -165,12 +166,9 @@ def in_background(kind, directory):
             steps.append(1)
 
     is_waiting = threading.Event()
-    vars(sharded).update({name: partial(slow, name) for name in originals})
-    try:
+    with mock.patch.dict(vars(sharded), {name: partial(slow, name) for name in originals}):
         saves = pl.callbacks.ModelCheckpoint(directory, "{step}", every_n_train_steps=3, save_top_k=1)
         fit(kind, directory, saves, Steps(), steps=9, async_save=True)
-    finally:
-        vars(sharded).update(originals)
     found = {"seen": seen, "names": listed(directory), "problem": problem_of(Path(directory) / "step=9.ckpt")}
     # Other jobs of this machine have folders beside it.
     memory = Path(sharded.MEMORY, f".lightning-sm-{hashlib.sha256(directory.encode()).hexdigest()[:16]}")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 import torch
 
+from tests.helpers.callbacks import Crash
 from tests.helpers.sharded import gathered_weights, save_after, strategy_of
 from tests.helpers.sharded_setups import SHARDED_SETUPS, names_of
 from tests.helpers.tiny import loader
@@ -17,10 +18,6 @@ from tests.helpers.tiny import loader
 EPOCHS, BATCHES, KILLED = 3, 8, 14
 # After which steps the job saves. At the start of the second epoch of these set-ups a callback has saved, too.
 SAVED_AFTER = {"stopped_early": [4]}
-
-
-class Killed(BaseException):
-    """Ends a fit as a crash does."""
 
 
 class Record(pl.Callback):
@@ -37,7 +34,7 @@ class Record(pl.Callback):
 
     def on_train_batch_start(self, trainer, module, batch, batch_index):
         if trainer.current_epoch * BATCHES + batch_index == self.kill_at:
-            raise Killed
+            raise Crash
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
         logged = {name: float(value) for name, value in trainer.logged_metrics.items() if name.endswith("_step")}
@@ -75,7 +72,7 @@ def train(name, kind, settings, kill_at=None, ckpt_path=None, **more):
     data = loader(32, shuffle=True), loader(32) if made.validates else None
     try:
         trainer.fit(made.model, *data, ckpt_path=ckpt_path)
-    except (Killed, SystemExit) as error:
+    except (Crash, SystemExit) as error:
         record.found["code"] = getattr(error, "code", None)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
