@@ -1,10 +1,9 @@
-"""Saves two checkpoints and keeps the newer one, on hosts that see different directories under one path.
+"""Saves checkpoints, of which one is kept and one replaced, on hosts that see different directories under one path.
 
 Arguments: results folder, kind of strategy, directory of the checkpoints, where both hosts' directories are seen.
 """
 
 import json
-import os
 import shutil
 import time
 from pathlib import Path
@@ -15,9 +14,12 @@ from lightning_sm._resume.record import read_manifest
 from tests.sharded.save_folders import RANK, Actions, fit, listed
 
 
-def replaced(kind, below, other, **more):
-    """Saves one name twice. Before the second time this host gets the files of the other, as after a restart."""
-    path, before = Path(below, "last.ckpt"), {}
+def saved(kind, below, other, **more):
+    """Saves two and keeps the newer one, and one name twice.
+
+    Before the second time this host gets the files of the other, as after a restart.
+    """
+    path, newest, before = Path(below, "last.ckpt"), Path(below, "step=4.ckpt"), {}
 
     def save(trainer):
         trainer.save_checkpoint(str(path))
@@ -32,12 +34,17 @@ def replaced(kind, below, other, **more):
             before[source.name] = _identity(path / source.name)
         trainer.strategy.barrier()
 
-    fit(kind, below, Actions(step2=save, step3=complete, step4=save), steps=4, **more)
+    saves = pl.callbacks.ModelCheckpoint(below, "{step}", every_n_train_steps=2, save_top_k=1)
+    actions = Actions(step2=save, step3=complete, step4=save)
+    fit(kind, below, actions, saves, steps=4, **more).strategy.barrier()
     record = read_manifest(str(path))
     return {
         "others": sorted(before),
         "unchanged": sorted(name for name, identity in before.items() if _identity(path / name) == identity),
         "files": listed(path),
+        "names": listed(below),
+        "shards": listed(newest),
+        "manifest": json.loads((newest / "manifest.json").read_text()),
         "problems": list(filter(None, (file.problem(str(path / file.name)) for file in record.files))),
     }
 
@@ -50,15 +57,7 @@ def _identity(path):
 
 def main(folder, kind, directory, hosts):
     found = {}
-    for case in ("replaced", "replaced async"):
-        own, other = (str(Path(root, case)) for root in (directory, Path(hosts, f"host-{1 - RANK}")))
-        found[case] = replaced(kind, own, other, async_save=case != "replaced")
     for case in ("now", "async"):
-        below = os.path.join(directory, case)
-        saves = pl.callbacks.ModelCheckpoint(below, "{step}", every_n_train_steps=2, save_top_k=1)
-        trainer = fit(kind, below, saves, steps=4, async_save=case == "async")
-        trainer.strategy.barrier()
-        path = Path(below, "step=4.ckpt")
-        manifest = json.loads((path / "manifest.json").read_text())
-        found[case] = {"names": listed(below), "files": listed(path), "manifest": manifest}
+        own, other = (str(Path(root, case)) for root in (directory, Path(hosts, f"host-{1 - RANK}")))
+        found[case] = saved(kind, own, other, async_save=case == "async")
     return found
