@@ -20,6 +20,7 @@ __all__ = [
     "KINDS",
     "cpu_class",
     "gathered_weights",
+    "own_part",
     "prepare_deepspeed",
     "runs_here",
     "save_after",
@@ -157,6 +158,13 @@ def gathered_weights(strategy, module):
         for name, value in module.named_parameters():
             found[name] = (value.full_tensor() if hasattr(value, "full_tensor") else value).detach()
     return {name.replace("_fsdp_wrapped_module.", ""): value.flatten().tolist() for name, value in found.items()}
+
+
+def own_part(parameter):
+    """The part of a parameter that this rank holds."""
+    if hasattr(parameter, "ds_tensor"):
+        return parameter.ds_tensor
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter.data
 
 
 def prepare_deepspeed():

@@ -12,7 +12,7 @@ import torchmetrics
 from torch import nn
 
 from tests.helpers.callbacks import unfreezing, warming
-from tests.helpers.sharded import shard
+from tests.helpers.sharded import own_part, shard
 
 __all__ = ["SHARDED_SETUPS", "SetUp", "names_of"]
 
@@ -202,7 +202,7 @@ def average_of_own_shards(pl, kind):
             self.average = None
 
         def on_train_batch_end(self, trainer, module, *_):
-            now = [_own(each).clone() for each in module.parameters()]
+            now = [own_part(each).clone() for each in module.parameters()]
             before = self.average or now
             self.average = [0.9 * old + 0.1 * new for old, new in zip(before, now)]
 
@@ -253,10 +253,3 @@ def tied_weights(pl, kind):
     # A parameter of two layers belongs to one unit.
     strategy = {"auto_wrap_policy": {nn.Sequential}} if kind == "fsdp" else {}
     return SetUp(model, arguments={"precision": "bf16-true"}, strategy=strategy, is_killed=False)
-
-
-def _own(parameter):
-    """The part of a parameter that this rank holds."""
-    if hasattr(parameter, "ds_tensor"):
-        return parameter.ds_tensor
-    return parameter.to_local() if hasattr(parameter, "to_local") else parameter.data

@@ -22,7 +22,7 @@ from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.accelerator import ACCELERATOR
 from tests.helpers.callbacks import Crash
-from tests.helpers.sharded import save_after, sharded_model, strategy_of
+from tests.helpers.sharded import own_part, save_after, sharded_model, strategy_of
 from tests.helpers.tiny import loader
 
 # Another folder in each process, by the same path, as hosts have it.
@@ -89,8 +89,7 @@ def own(trainer):
     """Every weight that this rank has, as a number that JSON keeps exactly."""
     found = []
     for parameter in trainer.lightning_module.parameters():
-        shard = getattr(parameter, "ds_tensor", parameter.detach())
-        shard = (shard.to_local() if hasattr(shard, "to_local") else shard).flatten()
+        shard = own_part(parameter).flatten()
         # DeepSpeed pads the last shards with whatever is in memory.
         found += shard[: max(0, getattr(parameter, "ds_numel", sys.maxsize) - RANK * len(shard))].tolist()
     return found

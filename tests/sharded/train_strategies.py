@@ -4,7 +4,6 @@ Arguments: results folder, the kinds of strategies of ``tests/helpers/sharded.py
 train over ``smddp``, the stand-in; separated by commas.
 """
 
-import contextlib
 import os
 import sys
 from datetime import timedelta
@@ -15,7 +14,7 @@ import torch.distributed as dist
 import lightning_sm
 from lightning_sm import SMDDPDeepSpeedStrategy, SMDDPFSDPStrategy, SMDDPModelParallelStrategy, SMDDPStrategy
 from tests.helpers.plain import end_process_group
-from tests.helpers.sharded import sharded_model, strategy_of
+from tests.helpers.sharded import gathered_weights, own_part, sharded_model, strategy_of
 from tests.helpers.tiny import loader
 from tests.sharded import smp_fsdp
 
@@ -33,23 +32,6 @@ def _strategy(kind, backend):
     return strategy_of(kind, _OURS, process_group_backend=backend, timeout=timedelta(seconds=90), **arguments)
 
 
-def _weights(kind, model):
-    """This rank's part of each parameter: the parts of all ranks, in their order, are the whole."""
-    context = contextlib.nullcontext()
-    for module in model.modules():
-        # FSDP2 keeps what it gathered for the last forward.
-        getattr(module, "reshard", lambda: None)()
-    if kind == "deepspeed_3":
-        import deepspeed
-
-        context = deepspeed.zero.GatheredParameters(list(model.parameters()))
-    with context:
-        return {
-            name: getattr(parameter.detach(), "to_local", parameter.detach)().flatten().tolist()
-            for name, parameter in model.named_parameters()
-        }
-
-
 def _train(kind, backend):
     before = len(_calls())
     strategy = _strategy(kind, backend)
@@ -64,13 +46,17 @@ def _train(kind, backend):
         enable_model_summary=False,
     )
     trainer.fit(sharded_model(pl), loader(), loader())
+    for module in trainer.model.modules():
+        # FSDP2 keeps what it gathered for the last forward.
+        getattr(module, "reshard", lambda: None)()
     return {
+        "calls": _calls()[before:],
         "backend": dist.get_backend(),
         "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
         "sampler": dict(strategy.distributed_sampler_kwargs),
-        "weights": _weights(kind, trainer.model),
+        "own": sum(own_part(parameter).numel() for parameter in trainer.model.parameters()),
+        "weights": gathered_weights(strategy, trainer.lightning_module),
         "object": strategy.broadcast({"rank": trainer.global_rank}, src=1),
-        "calls": _calls()[before:],
         "optimize_sdp": os.environ.get("SMDATAPARALLEL_OPTIMIZE_SDP"),
         "topology": str(lightning_sm.Topology.resolve().world_size),
     }
