@@ -17,7 +17,6 @@ from tests.helpers.setups.core import (
     BATCH_SIZE,
     Numbers,
     Setup,
-    batch_norm_net,
     in_order,
     logging_net,
     net,
@@ -26,6 +25,7 @@ from tests.helpers.setups.core import (
     setup,
     shuffled,
 )
+from tests.helpers.tiny import with_batch_norm
 
 # --- metrics of an epoch
 
@@ -127,13 +127,13 @@ def several_val_loaders(pl, size):
 @setup
 def stochastic_weight_averaging(pl, size):
     average = pl.callbacks.StochasticWeightAveraging(swa_lrs=0.02, swa_epoch_start=1, annealing_epochs=1)
-    return Setup(batch_norm_net(pl), shuffled(size), in_order(), {"callbacks": [average]})
+    return Setup(with_batch_norm(net(pl)()), shuffled(size), in_order(), {"callbacks": [average]})
 
 
 @setup
 def weight_averaging(pl, size):
     # On GPUs torch's AveragedModel fails with the counters of batch norms, which are integers.
-    model = net(pl)() if ON_GPU else batch_norm_net(pl)
+    model = net(pl)() if ON_GPU else with_batch_norm(net(pl)())
     return Setup(model, shuffled(size), in_order(), {"callbacks": [pl.callbacks.WeightAveraging()]})
 
 
@@ -354,10 +354,6 @@ def changed_by_epochs(pl, size):
     data = Growing(size.samples)
 
     class Net(net(pl)):
-        def __init__(self):
-            super().__init__()
-            self.layers.insert(1, nn.BatchNorm1d(8))
-
         def on_train_epoch_start(self):
             data.epoch = self.current_epoch
             if self.current_epoch == 1:
@@ -370,7 +366,7 @@ def changed_by_epochs(pl, size):
     # DDP waits for gradients of layers that are frozen amid the training.
     arguments = {"strategy": "ddp_find_unused_parameters_true"} if size.ranks > 1 else {}
     # Worker processes get the data set as it is then.
-    return Setup(Net(), DataLoader(data, BATCH_SIZE, shuffle=True, num_workers=1), in_order(), arguments)
+    return Setup(with_batch_norm(Net()), DataLoader(data, BATCH_SIZE, shuffle=True, num_workers=1), in_order(), arguments)
 
 
 @setup

@@ -123,11 +123,6 @@ def plain(pl, size):
     return Setup(net(pl)(), shuffled(size))
 
 
-def batch_norm_net(pl):
-    """A small model with batch norm after its first layer."""
-    return with_batch_norm(net(pl)())
-
-
 @setup
 def batch_norm(pl, size):
     class Net(net(pl)):
@@ -225,15 +220,17 @@ def accumulation_by_epoch(pl, size):
 
 
 def scheduled(pl, make, base=None, **config):
+    """A model with a schedule, which a function makes of its optimizer and trainer."""
+
     class Net(base or net(pl)):
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": make(optimizer), **config}}
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": make(optimizer, self.trainer), **config}}
 
     return Net()
 
 
-def plateau(optimizer):
+def plateau(optimizer, trainer):
     # A threshold that no loss reaches: each time that it is asked it lowers the learning rate.
     return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.7, threshold=10.0)
 
@@ -241,14 +238,11 @@ def plateau(optimizer):
 def _planned(pl):
     """A model whose schedule asks for the number of all steps, for which Lightning makes the loaders first."""
 
-    class Planned(net(pl)):
-        def configure_optimizers(self):
-            optimizer = torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
-            steps = int(self.trainer.estimated_stepping_batches)
-            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=steps + 1)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+    def one_cycle(optimizer, trainer):
+        steps = int(trainer.estimated_stepping_batches)
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=steps + 1)
 
-    return Planned()
+    return scheduled(pl, one_cycle, interval="step")
 
 
 @setup
@@ -258,7 +252,7 @@ def schedule_by_step(pl, size):
 
 @setup
 def schedule_by_epoch(pl, size):
-    def make(optimizer):
+    def make(optimizer, trainer):
         return torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 2)
 
     return Setup(scheduled(pl, make, interval="epoch"), shuffled(size), in_order())
