@@ -366,7 +366,9 @@ def changed_by_epochs(pl, size):
     # DDP waits for gradients of layers that are frozen amid the training.
     arguments = {"strategy": "ddp_find_unused_parameters_true"} if size.ranks > 1 else {}
     # Worker processes get the data set as it is then.
-    return Setup(with_batch_norm(Net()), DataLoader(data, BATCH_SIZE, shuffle=True, num_workers=1), in_order(), arguments)
+    return Setup(
+        with_batch_norm(Net()), DataLoader(data, BATCH_SIZE, shuffle=True, num_workers=1), in_order(), arguments
+    )
 
 
 @setup
