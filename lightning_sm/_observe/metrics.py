@@ -184,22 +184,15 @@ class MetricLog:
             self._has_found_objective = any(re.search(regex, line) for line in written.lines)
 
     def check_objective(self) -> None:
-        """Warn if the objective of a tuning job was not logged."""
-        if self.objective is None or self._has_found_objective:
-            return
-        if self.objective in self._seen:
+        """Warn if the objective of a tuning job was not logged as a finite number."""
+        if self.objective is not None and not self._has_found_objective:
             log.warning(
-                "The objective %r of the tuning job was logged, but never as a finite number, and SageMaker takes no "
-                "other. HINT: Look for the cause of the NaN.",
+                "The objective %r of the tuning job was never logged as a finite number, and SageMaker takes no other. "
+                "Logged were: %s. HINT: Log it with self.log in the model, name a metric that is logged as the "
+                "objective, or look for the cause of its NaN.",
                 self.objective,
+                _some(self._seen) or "no metrics",
             )
-            return
-        log.warning(
-            "The objective %r of the tuning job was not logged. Logged were: %s. HINT: Log it with self.log in the "
-            "model, or name a metric that is logged as the objective.",
-            self.objective,
-            _some(self._seen) or "no metrics",
-        )
 
 
 def _some(names: Iterable[str]) -> str:

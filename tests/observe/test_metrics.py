@@ -181,16 +181,11 @@ def test_an_objective_that_is_logged_stands_first_and_counts_after_a_restart(tmp
         assert any(begins in line for line in lines) if begins else values("val_count", lines) == []
 
 
-@pytest.mark.parametrize(
-    ("objective", "told"),
-    [
-        ("loss", "was not logged. Logged were: loss_step, never, val_loss, val_count, loss_epoch. HINT: "),
-        ("never", "was logged, but never as a finite number"),
-    ],
-)
-def test_an_objective_that_has_no_value(objective, told):
+@pytest.mark.parametrize("objective", ["loss", "never"])
+def test_an_objective_that_has_no_finite_value(objective):
     (warning,) = about_the_objective(fit(monitor(objective=objective))[1])
-    assert warning.startswith(f"The objective '{objective}' of the tuning job {told}")
+    assert warning.startswith(f"The objective '{objective}' of the tuning job was never logged as a finite number, ")
+    assert " Logged were: loss_step, never, val_loss, val_count, loss_epoch. HINT: " in warning
     assert about_the_objective(fit(monitor(objective=objective), fast_dev_run=True)[1]) == []
 
 
