@@ -29,14 +29,15 @@ def test_invalid_options(options, message):
         ExportPlan.parse(**options)
 
 
-@pytest.mark.parametrize("name", ["safetensors", "onnx"])
-def test_a_package_that_is_missing(monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("safetensors", "safetensors cannot be imported. HINT: Add safetensors to the requirements.txt"),
+        ("onnx", "onnx.* cannot be imported. HINT: Add onnx.* to the requirements.txt"),
+        ("exported_program", r"torch\.export cannot be imported\. HINT: Choose an image with torch 2\.1"),
+    ],
+)
+def test_what_is_missing(monkeypatch, name, message):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ExportError, match=rf"{name}.* cannot be imported. HINT: Add {name}.* to the requirements.txt"):
+    with pytest.raises(ExportError, match=message):
         ExportPlan.parse(name)
-
-
-def test_a_torch_that_is_too_old(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ExportError, match=r"torch\.export cannot be imported\. HINT: Choose an image with torch 2\.1"):
-        ExportPlan.parse("exported_program")
