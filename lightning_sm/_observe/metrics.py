@@ -21,14 +21,13 @@ import math
 import numbers
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, DefaultDict, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from lightning_sm._logging import log
 from lightning_sm.errors import MetricDefinitionError
 
-__all__ = ["MetricLines", "MetricLog", "metric_definitions", "metric_lines", "metric_names", "metric_regex"]
+__all__ = ["MetricLog", "metric_definitions", "metric_lines", "metric_names", "metric_regex"]
 
 # In bytes. A write of at most 4096 bytes into a pipe is not mixed with those of other processes; handlers add prefixes.
 _MAX_LINE = 3500
@@ -48,20 +47,9 @@ _PAIR = re.compile(rf' (?:({_BARE.pattern})|("(?:[^"\\]|\\.)*"))=')
 _METACHARACTERS = re.compile(r"[\\.^$*+?{}\[\]()|]")
 
 
-@dataclass(frozen=True)
-class MetricLines:
-    """What is written of the metrics of one hand-over.
-
-    Args:
-        lines: The lines, of at most 3500 bytes each.
-        left_out: What is not in them, as a description and the names of the metrics.
-    """
-
-    lines: Tuple[str, ...]
-    left_out: Mapping[str, List[str]]
-
-
-def metric_lines(metrics: Mapping[str, Any], step: int, epoch: int, *, first: Optional[str] = None) -> MetricLines:
+def metric_lines(
+    metrics: Mapping[str, Any], step: int, epoch: int, *, first: Optional[str] = None
+) -> Tuple[List[str], Dict[str, List[str]]]:
     """Format the metrics that were logged together.
 
     Args:
@@ -70,12 +58,15 @@ def metric_lines(metrics: Mapping[str, Any], step: int, epoch: int, *, first: Op
         epoch: The index of the epoch, from 0.
         first: The name of a metric that is written before all others, if it is there.
 
+    Returns:
+        The lines, of at most 3500 bytes each, and what is not in them: a description with the names of the metrics.
+
     Example::
 
-        >>> metric_lines({"loss": 0.5, "train/acc": 1, "f 1": float("nan")}, step=20, epoch=1).lines
-        ('metrics at step 20, epoch 1: loss=0.5 train/acc=1 "f 1"=nan',)
+        >>> metric_lines({"loss": 0.5, "train/acc": 1, "f 1": float("nan")}, step=20, epoch=1)
+        (['metrics at step 20, epoch 1: loss=0.5 train/acc=1 "f 1"=nan'], {})
         >>> metric_lines({"note": "text"}, step=20, epoch=1)
-        MetricLines(lines=(), left_out={'values that are no numbers': ['note']})
+        ([], {'values that are no numbers': ['note']})
     """
     prefix = f"metrics at step {step}, epoch {epoch}:"
     lines: List[str] = []
@@ -96,7 +87,7 @@ def metric_lines(metrics: Mapping[str, Any], step: int, epoch: int, *, first: Op
                 lines[-1] += pair
             else:
                 lines.append(prefix + pair)
-    return MetricLines(tuple(lines), dict(left_out))
+    return lines, dict(left_out)
 
 
 def metric_regex(name: str) -> str:
@@ -170,18 +161,18 @@ class MetricLog:
             step: The step that loggers get.
             epoch: The index of the epoch, from 0.
         """
-        written = metric_lines(metrics, step, epoch, first=self.objective)
-        for line in written.lines:
+        lines, left_out = metric_lines(metrics, step, epoch, first=self.objective)
+        for line in lines:
             log.info("%s", line)
-        if written.left_out and not self._has_warned:
+        if left_out and not self._has_warned:
             self._has_warned = True
-            reasons = "; ".join(f"{reason} ({_some(names)})" for reason, names in written.left_out.items())
+            reasons = "; ".join(f"{reason} ({_some(names)})" for reason, names in left_out.items())
             log.warning("Left out of the metric lines, here and from now on: %s.", reasons)
         if len(self._seen) < _MAX_SEEN:
             self._seen.update(dict.fromkeys(metrics))
         if self.objective is not None and not self._has_found_objective:
             regex = metric_regex(self.objective)
-            self._has_found_objective = any(re.search(regex, line) for line in written.lines)
+            self._has_found_objective = any(re.search(regex, line) for line in lines)
 
     def check_objective(self) -> None:
         """Warn if the objective of a tuning job was not logged as a finite number."""

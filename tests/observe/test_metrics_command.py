@@ -51,5 +51,5 @@ def test_names(capsys):
     assert main(["metrics", "--names", "val_loss", "a b"]) == 0
     definitions = json.loads(capsys.readouterr().out)
     assert definitions == [{"Name": name, "Regex": metric_regex(name)} for name in ("val_loss", "a b")]
-    (line,) = metric_lines({"a b": 2.5, "val_loss": 1}, 1, 2).lines
+    (line,) = metric_lines({"a b": 2.5, "val_loss": 1}, 1, 2)[0]
     assert [re.search(each["Regex"], line).group(1) for each in definitions] == ["1", "2.5"]
