@@ -3,7 +3,7 @@
 import math
 import re
 from dataclasses import fields
-from typing import Any, Dict, Iterator, Mapping, NoReturn, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 from lightning_sm._distributed.communication import CommunicationOptions
 from lightning_sm._lightning import Namespace
@@ -114,7 +114,7 @@ def strategy_sizes(context: RunContext, processes: Optional[int]) -> Iterator[Ro
         processes: The number of processes of the job, where it is known.
 
     Raises:
-        TopologyError: The sizes that were set cannot make up the job's world.
+        TopologyError: The mesh that was set is not the job's world. Lightning compares other sizes with it.
     """
     given = context.given
     name = given.class_path(STRATEGY)
@@ -125,30 +125,20 @@ def strategy_sizes(context: RunContext, processes: Optional[int]) -> Iterator[Ro
     mesh = given.get(f"{STRATEGY}.device_mesh")
     is_mesh = isinstance(mesh, (list, tuple)) and all(type(size) is int for size in mesh)
     if "sharding_strategy" in known and is_mesh and math.prod(mesh) != processes:
-        _refuse(context, f"device_mesh={list(mesh)}", "device_mesh", processes)
+        raise TopologyError(
+            f"{given.source_of(f'{STRATEGY}.device_mesh')} sets device_mesh={list(mesh)} of the strategy, and the job "
+            f"has {processes} processes.",
+            hint="The product of the sizes is the number of processes. Request as many instances as they need.",
+        )
     tensor, data = (given.get(f"{STRATEGY}.{name}") for name in ("tensor_parallel_size", "data_parallel_size"))
     if "data_parallel_size" not in known or type(tensor) is not int or tensor < 1:
         return
-    if processes % tensor:
-        _refuse(context, f"tensor_parallel_size={tensor}", "tensor_parallel_size", processes)
     key = f"{STRATEGY}.data_parallel_size"
-    if type(data) is int and data * tensor != processes and given.is_explicit(key):
-        _refuse(
-            context, f"data_parallel_size={data} with tensor_parallel_size={tensor}", "data_parallel_size", processes
-        )
-    if data != processes // tensor and isinstance(given.get(STRATEGY), Mapping):
+    is_replaced = data != processes // tensor and not (given.is_explicit(key) and type(data) is int)
+    if is_replaced and isinstance(given.get(STRATEGY), Mapping):
         yield RoutedSetting(
             f"{STRATEGY}.init_args.data_parallel_size",
             processes // tensor,
             f"{processes} processes by {context.topology.launcher}",
             *given.replaced_by_routing(key),
         )
-
-
-def _refuse(context: RunContext, what: str, name: str, processes: int) -> NoReturn:
-    source = context.given.source_of(f"{STRATEGY}.{name}")
-    raise TopologyError(
-        f"{source} sets {what} of the strategy, and the job has {processes} processes.",
-        hint="The product of the sizes is the number of processes. Leave out data_parallel_size, which is then taken "
-        "from the job, or request as many instances as the sizes need.",
-    )

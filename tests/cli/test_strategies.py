@@ -182,7 +182,7 @@ def test_a_printed_config_reads_back(parsed, container, strategy, arguments, cap
         assert isinstance(second["strategy"].config, dict)
 
 
-_FSDP, _SMDDP, _SHARDED = "FSDPStrategy", "SMDDPStrategy", "ModelParallelStrategy"
+_FSDP, _SMDDP = "FSDPStrategy", "SMDDPStrategy"
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,6 @@ _FSDP, _SMDDP, _SHARDED = "FSDPStrategy", "SMDDPStrategy", "ModelParallelStrateg
         (_SMDDP, {"gradient_compression": "int8"}, "gradient_compression"),
         (_SMDDP, {"local_steps": 8, "gradient_compression": "bf16"}, "local_steps with .*compression=bf16 contradict"),
         (_SMDDP, {"gradient_compresion": "bf16"}, "did you mean 'trainer.strategy.gradient_compression'?"),
-        (_SHARDED, {"tensor_parallel_size": 3}, r"a hyperparameter sets .*_parallel_size=3 .* has 1 processes\. HINT"),
-        (_SHARDED, {"tensor_parallel_size": 1, "data_parallel_size": 4}, r"sets data_parallel_size=4 with .* HINT"),
     ],
     ids=str,
 )
