@@ -7,7 +7,7 @@ import os
 import re
 import typing
 from pathlib import PurePath
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from lightning_sm._lightning import FABRICS, Namespace
 from lightning_sm._lightning.strategies import find_strategy, subclasses
@@ -32,12 +32,10 @@ STRATEGY = "trainer.strategy"
 _CLASS_GROUPS = ("data", "model", STRATEGY)
 # Arguments of strategies that no config holds; the Trainer passes them on.
 _OBJECTS = frozenset({"accelerator", "checkpoint_io", "cluster_environment", "parallel_devices", "precision_plugin"})
+# Of the last names of two keys.
+_LEAST_LIKENESS = 0.6
 # What scripts that know no LightningCLI call it.
 _USUAL_NAMES = {
-    "epochs": "max_epochs",
-    "num_epochs": "max_epochs",
-    "n_epochs": "max_epochs",
-    "steps": "max_steps",
     "gpus": "devices",
     "num_gpus": "devices",
     "learning_rate": "lr",
@@ -172,40 +170,31 @@ def closest_keys(
     known = sorted(known_keys(parser, values, find_class))
     hints: List[str] = []
     for key, source in sources.items():
-        if key in known or _is_part(known, key):
-            continue
-        possible = [other for other in known if not key.startswith(f"{other}.")]
-        near = _nearest(key, possible)
-        if near:
-            hints.append(f"{key!r} (by {source}) is no key; did you mean {near[0]!r}?")
+        if key not in known and not _is_part(known, key):
+            near = _nearest(key, [other for other in known if not key.startswith(f"{other}.")])
+            if near is not None:
+                hints.append(f"{key!r} (by {source}) is no key; did you mean {near!r}?")
     return " ".join(hints) or None
 
 
-def _nearest(key: str, possible: List[str]) -> List[str]:
-    """The likeliest key: one that ends alike, with the group that was named, comes before all others."""
-    last = _last(key)
+def _nearest(key: str, possible: List[str]) -> Optional[str]:
+    """The key that an abbreviation begins, else the likeliest one: by its last name, then by its group."""
+    group, _, last = key.replace("-", "_").rpartition(".")
+    names = {last, _USUAL_NAMES.get(last, last)}
+
+    def likeness(other: str) -> Tuple[float, float]:
+        of_group, _, of_last = other.rpartition(".")
+        return max(_ratio(name, of_last) for name in names), _ratio(group or "model", of_group)
+
     abbreviated = [other for other in possible if other.startswith(key)]
-    for alike in (last, _USUAL_NAMES.get(last)):
-        same = [other for other in possible if _last(other) == alike]
-        if same:
-            # Settings of the model are what scripts name without a group.
-            same.sort(key=lambda other: (-_likeness(key, other), not other.startswith("model."), other))
-            return same[:1]
-    group = key.rpartition(".")[0]
-    beside = [other for other in possible if group and other.rpartition(".")[0] == group]
-    # Names of one group are alike in the name of the group already.
-    named = {_last(other) if beside else other: other for other in abbreviated or beside or possible}
-    near = difflib.get_close_matches(last if beside else key, named, n=1, cutoff=0.6 if beside else 0.5)
-    return [named[name] for name in near] or abbreviated
+    # Names of other groups may be alike by chance.
+    beside = [other for other in possible if other.startswith(f"{group}.") or other.rpartition(".")[2] in names]
+    best = max(abbreviated or beside or possible, key=likeness)
+    return best if likeness(best)[0] > _LEAST_LIKENESS else None
 
 
-def _last(key: str) -> str:
-    return key.rpartition(".")[2].replace("-", "_")
-
-
-def _likeness(key: str, other: str) -> float:
-    group = key.rpartition(".")[0]
-    return difflib.SequenceMatcher(None, group, other.rpartition(".")[0]).ratio() if group else 0.0
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def known_keys(parser: Any, values: Mapping[str, Any], find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
