@@ -25,7 +25,7 @@ from lightning_sm._settings.routing import build_routing, route_world
 from lightning_sm.callbacks.job_callbacks import own_callbacks, upload_callbacks
 
 __all__ = [
-    "add_environment",
+    "complete_arguments",
     "fabric_settings",
     "job",
     "stay_on_one_host",
@@ -37,13 +37,24 @@ _ONE_HOST = "LIGHTNING_SM_ONE_HOST"
 _CLUSTERS = ("MASTER_PORT", "NODE_RANK", "WORLD_SIZE", "SLURM_", "LSB_", "JSM_", "PMI_", "PMIX_", "OMPI_", "TPU_")
 
 
-def add_environment(arguments: Dict[str, Any], context: RunContext) -> None:
-    """Put a :class:`SageMakerEnvironment` among the trainer's plugins where its strategy brings none along.
+def complete_arguments(arguments: Dict[str, Any], context: RunContext, routing: Routing) -> Routing:
+    """Add the job's cluster environment and loggers to a trainer's arguments; returns, and logs, all that is routed.
 
     Args:
         arguments: The trainer's arguments, which are changed.
         context: The run.
+        routing: What the arguments have been set to already.
     """
+    if context.job.in_container:
+        _add_environment(arguments, context)
+        routing = replace(routing, settings=(*routing.settings, *complete_loggers(arguments, context)))
+    if routing and context.topology.is_rank_zero:
+        _log_table(routing.table())
+    return routing
+
+
+def _add_environment(arguments: Dict[str, Any], context: RunContext) -> None:
+    """Put a :class:`SageMakerEnvironment` among the plugins where the strategy brings none along."""
     strategy = arguments.get("strategy")
     is_ours = isinstance(strategy, StrategyMixin) or (isinstance(strategy, str) and strategy.startswith("smddp"))
     if context.topology.launcher != Launcher.LOCAL and not is_ours and not _brings_environment(arguments, context):
@@ -153,16 +164,12 @@ def trainer_settings(
             examine_host(CHECKS, this_job, topology)
         routing = build_routing(context)
         arguments = {**given, **_arguments(routing)}
-        if this_job.in_container:
-            add_environment(arguments, context)
-            routing = replace(routing, settings=(*routing.settings, *complete_loggers(arguments, context)))
+        routing = complete_arguments(arguments, context, routing)
         present = as_list(arguments.get("callbacks"))
         own = upload_callbacks(routing.uploads, context)
         own += own_callbacks(arguments, [*present, *own], context, routing=routing.lines)
         if own:
             arguments["callbacks"] = [*present, *own]
-    if routing and topology.is_rank_zero:
-        _log_table(routing.table())
     # Lightning reads the variables itself.
     return {name: value for name, value in arguments.items() if value is not by_variable.get(name, arguments)}
 
@@ -238,7 +245,7 @@ def fabric_settings(
         ]
         arguments = {**by_command, **fabric_arguments, **_arguments(Routing(tuple(routed)))}
         if this_job.in_container:
-            add_environment(arguments, context)
+            _add_environment(arguments, context)
             routed += redirect(fabric_arguments.get("loggers"), "fabric.loggers", context)
     if routed and topology.is_rank_zero:
         _log_table(Routing(tuple(routed)).table())

@@ -18,16 +18,14 @@ from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class, resolve_class
 from lightning_sm._lightning.legacy import add_any_data_module, cli_base_path, save_config_arguments
 from lightning_sm._lightning.wrapped_method import named_arguments
-from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._settings.given import RunContext, as_list, as_tree
 from lightning_sm._settings.line import JobLine, config_text
 from lightning_sm._settings.options import SageMakerOptions
-from lightning_sm._settings.redirect import complete_loggers
 from lightning_sm._settings.routed import Routing
 from lightning_sm._settings.run import RunParser, find_model_class, raise_refusals, trains
-from lightning_sm._trainer_defaults import add_environment, stay_on_one_host
+from lightning_sm._trainer_defaults import complete_arguments, stay_on_one_host
 from lightning_sm.callbacks.job_callbacks import monitor_callbacks, own_callbacks, upload_callbacks
 
 if TYPE_CHECKING:
@@ -202,12 +200,7 @@ class SageMakerCLIMixin(_Base):
 
     def _instantiate_trainer(self, config: Dict[str, Any], callbacks: List[Any]) -> Any:
         context = replace(self.run_context, options=self._get(self.config_init, "sagemaker"))
-        if self.job.in_container:
-            add_environment(config, context)
-            settings = (*self.routing.settings, *complete_loggers(config, context))
-            self.routing = replace(self.routing, settings=settings)
-        if self.routing and self.topology.is_rank_zero:
-            log.info("%s", self.routing.table())
+        self.routing = complete_arguments(config, context, self.routing)
         stay_on_one_host(config, context)
         callbacks = [*callbacks, *upload_callbacks(self.routing.uploads, context)]
         if config.get("callbacks") is not None:
