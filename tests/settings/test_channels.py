@@ -169,21 +169,21 @@ def test_a_channel_that_the_job_has_not(make_job):
 
 def test_what_was_said_explicitly_stays_even_if_the_channel_is_broken(make_job):
     assert route(make_job(training="Pipe"), "data_dir", given_of(data={"data_dir": "here"})) == {}
+    with pytest.raises(RoutingError, match="The channel 'training' at .* is a pipe"):
+        route(make_job(training="Pipe"), "data_dir")
 
 
-@pytest.mark.parametrize("kind", ["missing", "empty", "fifo", "numbered fifo", "Pipe", "below a file"])
-def test_channels_without_files(tmp_path, kind):
-    path, mode = tmp_path / "x", "File"
-    if kind == "empty":
-        path.mkdir()
-    elif kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "numbered fifo":
-        os.mkfifo(tmp_path / "x_0")
-    elif kind == "Pipe":
-        path, mode = tmp_path, "Pipe"
-    elif kind == "below a file":
-        path.write_text("1")
-        path = path / "y"
-    with pytest.raises(RoutingError, match=r"The channel 'x' at .* HINT: "):
-        Channel("x", str(path), mode).validate()
+@pytest.mark.parametrize(
+    ("make", "below", "problem"),
+    [
+        (lambda path: None, "", "does not exist"),
+        (os.mkdir, "", "is empty"),
+        (os.mkfifo, "", "is a pipe"),
+        (lambda path: os.mkfifo(f"{path}_0"), "", "is a pipe"),
+        (Path.touch, "y", "does not exist"),
+    ],
+)
+def test_channels_without_files(tmp_path, make, below, problem):
+    make(tmp_path / "x")
+    with pytest.raises(RoutingError, match=rf"The channel 'x' at .* {problem}.* HINT: "):
+        Channel("x", str(tmp_path / "x" / below), "File").validate()
