@@ -7,7 +7,8 @@ from lightning_sm.errors import OptionError
 __all__ = ["duration_of_option", "read_duration"]
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
+_NUMBER = r"\d+(?:\.\d+)?"
+_PART = rf"({_NUMBER})\s*(us|ms|s|min|m|h|d)\s*"
 
 
 def read_duration(text: object) -> float:
@@ -25,18 +26,14 @@ def read_duration(text: object) -> float:
         >>> read_duration("23h30m"), read_duration("500ms"), read_duration(90)
         (84600.0, 0.5, 90.0)
     """
-    rest, total = str(text).strip().lower(), 0.0
-    if rest.replace(".", "", 1).isdigit():
-        rest += "s"
-    while rest:
-        match = _PART.match(rest)
-        if match is None or match.group(2) not in _SECONDS:
-            raise ValueError(f"{text!r} is not a duration such as 90s, 10m, 500ms or 23h30m")
-        total += float(match.group(1)) * _SECONDS[match.group(2)]
-        rest = rest[match.end() :]
-    if not total > 0:
-        raise ValueError(f"{text!r} is not a duration of more than zero")
-    return total
+    given = str(text).strip().lower()
+    if re.fullmatch(_NUMBER, given):
+        given += "s"
+    parts = re.findall(_PART, given) if re.fullmatch(f"({_PART})+", given) else []
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if not seconds > 0:
+        raise ValueError(f"{text!r} is not a duration such as 90s, 10m, 500ms or 23h30m")
+    return seconds
 
 
 def duration_of_option(name: str, value: object) -> float:

@@ -4,7 +4,7 @@ It ends with the address of the section of ``docs/troubleshooting.md`` that expl
 """
 
 import re
-from typing import List, Optional
+from typing import Optional
 
 __all__ = [
     "LightningSMError",
@@ -126,7 +126,3 @@ class RehearsalError(LightningSMError, RuntimeError):
 
 class LaunchError(LightningSMError, RuntimeError):
     """A job cannot be sent as requested, or a call of AWS's API failed."""
-
-
-def __dir__() -> List[str]:
-    return sorted(__all__)

@@ -14,9 +14,7 @@ _NEED_LIGHTNING = ("ModelExport", *dir(strategies), "SageMakerCLI")
 _NAMES = [namespace.name for namespace in installed_namespaces()]
 
 
-@pytest.mark.parametrize(
-    "module", ["lightning_sm", "lightning_sm.cli", "lightning_sm.strategies", "lightning_sm.errors"]
-)
+@pytest.mark.parametrize("module", ["lightning_sm", "lightning_sm.cli", "lightning_sm.strategies"])
 def test_dir_shows_the_public_names_and_nothing_else(module):
     found = importlib.import_module(module)
     assert dir(found) == sorted(found.__all__)
