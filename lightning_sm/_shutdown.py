@@ -16,12 +16,12 @@ from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._lightning.trainer_hooks import set_restored_handler
 from lightning_sm._sagemaker.exit_codes import STOPPED
 from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._sagemaker.process_age import process_age
 
 __all__ = [
     "Deadline",
     "SigtermHandler",
     "have_equal_batches",
-    "process_age",
     "read_deadline",
 ]
 
@@ -33,9 +33,9 @@ _MAX_RESERVE = 120.0
 class Deadline:
     """When a job must have ended.
 
-    >>> deadline = Deadline(seconds=3600, started=0, clock=lambda: 3500)
-    >>> deadline.margin(save_seconds=10), deadline.is_near(save_seconds=10)
-    (140.0, True)
+    >>> deadline = Deadline(seconds=3600, started=0, clock=lambda: 3470)
+    >>> deadline.is_near(save_seconds=1), deadline.is_near(save_seconds=10)
+    (False, True)
 
     Args:
         seconds: How long the job may run.
@@ -47,23 +47,16 @@ class Deadline:
     started: float
     clock: Callable[[], float] = time.monotonic
 
-    def margin(self, save_seconds: float) -> float:
-        """Return how many seconds before the deadline to stop: 5 %, at most 120, plus the time of two saves.
+    def is_near(self, save_seconds: float) -> bool:
+        """Whether it is time to stop: 5 % before the deadline, at most 120 seconds, plus the time of two saves.
 
         The second one is for the export of the model, which follows the checkpoint.
 
         Args:
             save_seconds: How long the slowest checkpoint so far took.
         """
-        return min(0.05 * self.seconds, _MAX_RESERVE) + 2 * save_seconds
-
-    def is_near(self, save_seconds: float) -> bool:
-        """Whether it is time to stop.
-
-        Args:
-            save_seconds: How long the slowest checkpoint so far took.
-        """
-        return self.clock() - self.started >= self.seconds - self.margin(save_seconds)
+        margin = min(0.05 * self.seconds, _MAX_RESERVE) + 2 * save_seconds
+        return self.clock() - self.started >= self.seconds - margin
 
 
 def read_deadline(text: object, job: TrainingJob) -> Deadline:
@@ -82,24 +75,8 @@ def read_deadline(text: object, job: TrainingJob) -> Deadline:
     seconds = duration_of_option("max_runtime", text)
     # Where the base directory has been moved, such as in a rehearsal, process 1 is the machine's.
     is_in_container = job.in_container and not os.environ.get("SAGEMAKER_BASE_DIR")
-    return Deadline(seconds, time.monotonic() - process_age(1 if is_in_container else os.getpid()))
-
-
-def process_age(pid: int) -> float:
-    """Return how many seconds ago a process started; 0 if ``/proc`` does not tell (proc(5)).
-
-    Args:
-        pid: The process id.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            # Field 22 is the start time in clock ticks since boot. The name, in parentheses, may contain anything.
-            ticks = float(file.read().rpartition(")")[2].split()[19])
-        with open("/proc/uptime", encoding="utf-8") as file:
-            uptime = float(file.read().split()[0])
-    except (OSError, ValueError, IndexError):
-        return 0.0
-    return max(0.0, uptime - ticks / os.sysconf("SC_CLK_TCK"))
+    age = process_age(1 if is_in_container else os.getpid())
+    return Deadline(seconds, time.monotonic() - (age or 0.0))
 
 
 def have_equal_batches(trainer: Trainer, num_batches: Sequence[float]) -> bool:

@@ -2,13 +2,15 @@
 
 import os
 import re
-from contextlib import suppress
+import time
 from importlib.util import find_spec
-from typing import Iterator, Optional, Tuple
+from typing import Iterator, Tuple
 
 from lightning_sm._doctor.finding import Check, Finding, Machine
 from lightning_sm._doctor.host import find_on_path, gpus, names_in, read_text
-from lightning_sm._doctor.project import find_text, is_sdk_v3, source_dir, uses_lightning_sm
+from lightning_sm._doctor.project import find_text, is_sdk_v3, source_dir
+from lightning_sm._sagemaker.in_job import config_directory
+from lightning_sm._sagemaker.process_age import process_age
 from lightning_sm._sagemaker.topology import Launcher
 
 __all__ = ["CHECKS"]
@@ -90,7 +92,7 @@ def hyperparameters(machine: Machine) -> Iterator[Finding]:
     values = job.hyperparameters.values
     changed = [name for name, value in values.items() if value is None or isinstance(value, (bool, list, dict))]
     earlier = [name for name in values if "config" in values and name < "config" and not is_sdk_v3(job)]
-    if not (job.in_container and (changed or earlier)) or uses_lightning_sm(machine):
+    if not (job.in_container and (changed or earlier)) or find_text(machine, r"\blightning_sm\b"):
         return
     hint = "Read them with lightning_sm (SageMakerCLI, job().hyperparameters)."
     if changed:
@@ -109,23 +111,14 @@ def source(machine: Machine) -> Iterator[Finding]:
     job, folder = machine.job, source_dir(machine)
     uploaded = job.hyperparameters.reserved.get("sagemaker_submit_directory")
     is_uploaded = isinstance(uploaded, str) and uploaded.endswith(".tar.gz")
-    started = _start_of_container(machine)
-    if not (job.in_container and is_uploaded and folder.is_dir()) or is_sdk_v3(job) or started is None:
+    age = process_age(1, machine.root)
+    if not (job.in_container and is_uploaded and folder.is_dir()) or is_sdk_v3(job) or age is None:
         return
     files = [entry for entry in folder.iterdir() if entry.is_file()]
-    if files and all(file.stat().st_ctime < started - 1 for file in files):
+    if files and all(file.stat().st_ctime < time.time() - age - 1 for file in files):
         text = f"The files of {folder} are older than the container: {uploaded} was not extracted."
         hint = f"Delete {folder} from the image, or copy the source into the image and submit none."
         yield Finding("source", text, hint)
-
-
-def _start_of_container(machine: Machine) -> Optional[float]:
-    """Return when process 1 started, in seconds since the epoch; see ``proc(5)``."""
-    with suppress(OSError, ValueError, IndexError, StopIteration):
-        ticks = machine.path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
-        boot = next(line for line in machine.path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
-        return int(boot.split()[1]) + int(ticks) / os.sysconf("SC_CLK_TCK")
-    return None
 
 
 def sigterm(machine: Machine) -> Iterator[Finding]:
@@ -181,9 +174,8 @@ def debugger(machine: Machine) -> Iterator[Finding]:
     Saves: the time that hooks on every module and step take, and a distributed job with checkpoints, which AWS's
     "Considerations for Amazon SageMaker Debugger" exclude.
     """
-    base = os.path.join(machine.job.base_dir or "/opt/ml", "input", "config")
-    folder = machine.environ.get("SM_INPUT_CONFIG_DIR") or base
-    is_on = os.path.exists(os.path.join(folder, "debughookconfig.json")) and machine.environ.get("USE_SMDEBUG") != "0"
+    file = os.path.join(config_directory(machine.environ), "debughookconfig.json")
+    is_on = os.path.exists(file) and machine.environ.get("USE_SMDEBUG") != "0"
     if machine.job.in_container and is_on and find_on_path(machine, "smdebug"):
         text = "smdebug hooks into every module and step of this training, and knows no current release of torch."
         hint = "Pass debugger_hook_config=False to the estimator, or environment={'USE_SMDEBUG': '0'}."

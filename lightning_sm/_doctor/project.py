@@ -9,7 +9,7 @@ from lightning_sm._doctor.finding import Machine
 from lightning_sm._doctor.host import read_text
 from lightning_sm._sagemaker.job import TrainingJob
 
-__all__ = ["find_text", "find_unsorted_listing", "is_sdk_v3", "source_dir", "uses_lightning_sm"]
+__all__ = ["find_text", "find_unsorted_listing", "is_sdk_v3", "source_dir"]
 
 # A source directory may hold data or a virtual environment.
 _MAX_FILES = 200
@@ -30,11 +30,6 @@ def source_dir(machine: Machine) -> Path:
     if is_sdk_v3(job) and "code" in job.channels:
         return Path(job.channels["code"].path)
     return Path(job.base_dir or "/opt/ml", "code")
-
-
-def uses_lightning_sm(machine: Machine) -> bool:
-    """Whether a file of the project names ``lightning_sm``."""
-    return find_text(machine, r"\blightning_sm\b") is not None
 
 
 def find_text(machine: Machine, pattern: str) -> Optional[str]:

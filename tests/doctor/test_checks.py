@@ -4,7 +4,6 @@ import os
 import socket
 import sys
 import sysconfig
-import time
 from unittest.mock import Mock
 
 import pytest
@@ -86,8 +85,9 @@ def option_that_is_sorted_before_the_config(host):
 
 @trap("source", "are older than the container: s3://bucket/sourcedir.tar.gz was not extracted")
 def source_of_the_image(host):
-    host.code("", "train.py").file("/proc/stat", f"cpu 1\nbtime {int(time.time() + 60)}\n")
-    host.file("/proc/1/stat", "1 (bash) " + " ".join(["S", *["0"] * 18, "100", "0"]))
+    # It will start a moment after them.
+    host.code("", "train.py").file("/proc/uptime", "40.0 70.0\n")
+    host.file("/proc/1/stat", "1 (bash) " + " ".join(["S", *["0"] * 18, "10000", "0"]))
     host.opt_ml.hyperparameters(sagemaker_submit_directory="s3://bucket/sourcedir.tar.gz")
 
 
@@ -312,7 +312,7 @@ def test_disk_space(host, free, is_error):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200))
-@pytest.mark.parametrize("path", ["/proc/driver/nvidia/version", "/proc/stat"])
+@pytest.mark.parametrize("path", ["/proc/driver/nvidia/version", "/proc/1/stat"])
 def test_no_check_raises_on_odd_files(host, path, content):
     host.gpus().torch("2.8.0", "12.9").file(path)
     (host.root / path.lstrip("/")).write_bytes(content)
@@ -333,8 +333,8 @@ def test_there_are_24_checks_and_each_says_what_it_saves():
 def test_caches_that_a_program_writes_into_a_channel_do_not_count(tmp_path):
     (tmp_path / "a.txt").write_text("a")
     before = list_files(str(tmp_path))
-    now = time.time() + 0.001
-    while time.time() < now + 0.02:
-        (tmp_path / "cache.lock").write_text("")
+    cache = tmp_path / "cache.lock"
+    while not cache.exists() or cache.stat().st_ctime <= (tmp_path / "a.txt").stat().st_ctime:
+        cache.write_text("")
     assert list_files(str(tmp_path)) != before
-    assert list_files(str(tmp_path), now) == before
+    assert list_files(str(tmp_path), cache.stat().st_ctime) == before
