@@ -5,15 +5,10 @@ import logging
 __all__ = ["log"]
 
 
-def _make_logger() -> logging.Logger:
-    """Return the logger ``lightning_sm``, which writes to stderr if logging is not configured, as Lightning's does."""
-    logger = logging.getLogger("lightning_sm")
-    if not logging.getLogger().hasHandlers() and not logger.handlers:
-        logger.addHandler(logging.StreamHandler())
-        logger.propagate = False
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.INFO)
-    return logger
-
-
-log = _make_logger()
+log = logging.getLogger("lightning_sm")
+# It writes to stderr if logging is not configured, as Lightning's does.
+if not logging.getLogger().hasHandlers() and not log.handlers:
+    log.addHandler(logging.StreamHandler())
+    log.propagate = False
+if log.level == logging.NOTSET:
+    log.setLevel(logging.INFO)

@@ -189,9 +189,7 @@ class SageMakerCLIMixin(_Base):
             parent._parse_ckpt_path()
             return
         hint = "Name a checkpoint of this model as ckpt_path, or the model's class that the checkpoint was made with."
-        subparser = self._parser(self.config.get("subcommand"))
-        parsers = [self.parser] if subparser is self.parser else [self.parser, subparser]
-        with raise_refusals(parsers, lambda _: hint):
+        with raise_refusals({self.parser, self._parser(self.config.get("subcommand"))}, lambda _: hint):
             parent._parse_ckpt_path()
 
     @property

@@ -1,6 +1,5 @@
 """Strategies of Lightning Fabric for SageMaker. Their classes are built on first use."""
 
-import functools
 from typing import TYPE_CHECKING, Any, List
 
 from lightning_sm._distributed.registry import strategy_class
@@ -16,11 +15,7 @@ __all__ = ["SMDDPFSDPStrategy", "SMDDPStrategy"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return resolve_class(name, functools.partial(_class_for, name=name))
-
-
-def _class_for(namespace: Namespace, name: str) -> type:
-    return strategy_class(Namespace(namespace.fabric), name)
+    return resolve_class(name, lambda namespace: strategy_class(Namespace(namespace.fabric), name))
 
 
 def __dir__() -> List[str]:

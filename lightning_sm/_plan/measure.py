@@ -124,12 +124,10 @@ class _MeasureSteps:
         self._periods: List[Tuple[int, float]] = []
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-        """Begin a period with the end of the first batch."""
-        self._last = None
-
-    def on_validation_start(self, trainer: Any, module: Any) -> None:
         """Begin a period with the end of the next batch."""
         self._last = None
+
+    on_validation_start = on_train_epoch_start
 
     def on_train_batch_end(self, trainer: Any, module: Any, *args: Any, **kwargs: Any) -> None:
         """End a period, and the training after enough of them."""

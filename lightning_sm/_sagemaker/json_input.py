@@ -54,14 +54,14 @@ def read_json_variable(environ: Mapping[str, str], name: str) -> Optional[Any]:
 def expect_mapping(value: Any, where: str) -> Dict[str, Any]:
     """Return ``value`` if it is a JSON object; raise ``JobConfigError`` otherwise."""
     if not isinstance(value, dict):
-        raise JobConfigError(f"{where} should be a JSON object, but is {_shown(value)}.")
+        raise JobConfigError(f"{where} should be a JSON object, but is {value!r:.{_SHOWN}}.")
     return value
 
 
 def expect_names(value: Any, where: str) -> List[str]:
     """Return ``value`` if it is a JSON list of non-empty strings; raise ``JobConfigError`` otherwise."""
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        raise JobConfigError(f"{where} should be a JSON list of names, but is {_shown(value)}.")
+        raise JobConfigError(f"{where} should be a JSON list of names, but is {value!r:.{_SHOWN}}.")
     return value
 
 
@@ -80,8 +80,3 @@ def read_count(environ: Mapping[str, str], name: str, *, least: int = 0) -> Opti
             hint=f"{name} is set by the launcher or by SageMaker; unset it if the script or a shell sets it.",
         )
     return int(text)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

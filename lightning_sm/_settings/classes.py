@@ -138,15 +138,11 @@ def _kinds(annotation: Any) -> Iterator[Any]:
         yield from _kinds(annotation.__origin__)
     elif hasattr(annotation, "__supertype__"):  # NewType
         yield from _kinds(annotation.__supertype__)
-    elif _is_union(annotation):
+    elif getattr(annotation, "__origin__", None) is typing.Union or type(annotation).__name__ == "UnionType":
         for member in annotation.__args__:
             yield from _kinds(member)
     elif annotation is not type(None):
         yield getattr(annotation, "__origin__", None) or annotation
-
-
-def _is_union(annotation: Any) -> bool:
-    return getattr(annotation, "__origin__", None) is typing.Union or type(annotation).__name__ == "UnionType"
 
 
 def _is_path(kind: Any, *, text: bool = True) -> bool:

@@ -242,14 +242,11 @@ def _hyperparameter(key: str, value: Any, text: Optional[str]) -> Part:
     read, values = read_word(text), dict(leaves({key: value}))
     written: Any = value
     is_option = key not in _INCLUDES and all(key.split("."))
-    if is_option and (isinstance(value, str) or _is_finite_number(value) or read == value):
+    is_finite = isinstance(value, float) and math.isfinite(value)  # YAML 1.1 takes 1e-05 for text
+    if is_option and (isinstance(value, str) or is_finite or read == value):
         written = text
     is_argument = is_option and written is text and isinstance(read, (str, bool, int, float))
     return Part(HYPERPARAMETER, values, (f"--{key}={text}",) if is_argument else (), content=(key, value, written))
-
-
-def _is_finite_number(value: Any) -> bool:
-    return isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _options(args: Sequence[str]) -> List[List[str]]:

@@ -92,7 +92,8 @@ def redirect(entries: Any, key: str, context: RunContext) -> Iterator[RoutedSett
             before = f"replaces {old} from {source}" if old else None
             yield RoutedSetting(f"{at}.{argument}", place.directory, place.source, before, old, upload=place.url)
             if version is not None:
-                yield RoutedSetting(f"{at}.version", version, _job_name(context))
+                by = f"the job's name, {context.job.sources.get('name', 'TRAINING_JOB_NAME')}"
+                yield RoutedSetting(f"{at}.version", version, by)
         elif not _sends(entry) and place.url is None:
             log.warning(
                 "%s writes to %s, which SageMaker does not keep. HINT: Give it a directory below %s.",
@@ -179,10 +180,6 @@ def _set_place(entry: Any, argument: str, place: _Place, context: RunContext) ->
                 entry._version = version = numbered(place.version, place.directory, entry.name, entry.sub_dir)
                 return version
     return None
-
-
-def _job_name(context: RunContext) -> str:
-    return f"the job's name, {context.job.sources.get('name', 'TRAINING_JOB_NAME')}"
 
 
 def _sends(logger: Any) -> bool:

@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._lightning.legacy import parse_args
 from lightning_sm._sagemaker.job import TrainingJob
@@ -245,8 +245,6 @@ class RunParser:
         return None if found is None else found.annotation
 
     def _refusals(self) -> ContextManager[None]:
-        parsers = [self._parser] if self._subparser is self._parser else [self._parser, self._subparser]
-
         def hint(problem: str) -> Optional[str]:
             fed = [(key, source) for key, source in self.routing.sources.items() if not key.startswith("trainer.")]
             given = [(key, part.source) for part in self._written for key in part.values]
@@ -255,7 +253,7 @@ class RunParser:
             hints = (closest, strategy_hint(problem), _ignored_names(self._subparser, self._written))
             return " ".join(hint for hint in hints if hint) or self.routing.refused_channel(problem)
 
-        return raise_refusals(parsers, hint)
+        return raise_refusals({self._parser, self._subparser}, hint)
 
 
 class _Calls(argparse.Action):
@@ -311,7 +309,7 @@ def find_model_class(args: Sequence[str], job: TrainingJob) -> Optional[type]:
 
 
 @contextmanager
-def raise_refusals(parsers: Sequence[Any], hint: Callable[[str], Optional[str]]) -> Iterator[None]:
+def raise_refusals(parsers: Collection[Any], hint: Callable[[str], Optional[str]]) -> Iterator[None]:
     """Raise an error, which reaches the job's failure reason, where argparse would exit.
 
     An abbreviated key is refused, too, because it could not be looked up by its name.
