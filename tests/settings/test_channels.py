@@ -169,7 +169,7 @@ def test_a_channel_that_the_job_has_not(make_job):
 
 def test_what_was_said_explicitly_stays_even_if_the_channel_is_broken(make_job):
     assert route(make_job(training="Pipe"), "data_dir", given_of(data={"data_dir": "here"})) == {}
-    with pytest.raises(RoutingError, match="The channel 'training' at .* is a pipe"):
+    with pytest.raises(RoutingError, match=r"The channel 'training' at .* is a pipe"):
         route(make_job(training="Pipe"), "data_dir")
 
 
