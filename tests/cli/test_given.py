@@ -81,36 +81,24 @@ class WithPath(TinyModel):
 
 @pytest.mark.parametrize("typed", [False, True])
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("key", "value", "config", "is_right"),
     [
-        ("model", "model.yaml"),
-        ("trainer", "t.yaml"),
-        ("trainer.callbacks", "cb.yaml"),
-        ("trainer.callbacks.patience", 7),
-        ("model.file", "beside.txt"),
+        ("model", "model.yaml", "config", lambda cli: getattr(cli.model, "given", {}).get("size") == 11),
+        ("trainer", "t.yaml", "config", lambda cli: cli.trainer.max_epochs == 12),
+        ("trainer.callbacks", "cb.yaml", "config", lambda cli: len(named(cli, "EarlyStopping")) == 1),
+        ("trainer.callbacks.patience", 7, "stop", lambda cli: named(cli, "EarlyStopping")[0].patience == 7),
+        ("model.file", "beside.txt", "paths", lambda cli: cli.model.file == os.path.realpath("beside.txt")),
     ],
 )
-def test_a_hyperparameter_means_what_the_same_words_mean(container, typed, key, value):
+def test_a_hyperparameter_means_what_the_same_words_mean(container, typed, key, value, config, is_right):
     container.config(WITH_PATHS, "with_paths.py").config("text", "beside.txt")
     container.config("class_path: tiny_model.TinyModel\ninit_args: {size: 11}\n", "model.yaml")
     container.config("max_epochs: 12\n", "t.yaml").config(LIST, "cb.yaml")
     container.config(f"trainer: {{callbacks: [LearningRateMonitor, {STOP}]}}", "stop.yaml")
-    configs = ["config.yaml"]
-    if key.endswith("patience"):
-        configs.append("stop.yaml")
-    if key == "model.file":
-        container.config("model: {class_path: with_paths.WithPath}", "paths.yaml")
-        configs.append("paths.yaml")
+    container.config("model: {class_path: with_paths.WithPath}", "paths.yaml")
+    configs = list(dict.fromkeys(["config.yaml", f"{config}.yaml"]))
     container.hyperparameters({"config": configs, **({} if typed else {key: value})})
-    cli = container.cli(*([f"--{key}={value}"] if typed else []))
-    found = {
-        "model": lambda: getattr(cli.model, "given", {}).get("size") == 11,
-        "trainer": lambda: cli.trainer.max_epochs == 12,
-        "trainer.callbacks": lambda: len(named(cli, "EarlyStopping")) == 1,
-        "trainer.callbacks.patience": lambda: named(cli, "EarlyStopping")[0].patience == 7,
-        "model.file": lambda: cli.model.file == os.path.realpath("beside.txt"),
-    }
-    assert found[key]()
+    assert is_right(container.cli(*([f"--{key}={value}"] if typed else [])))
 
 
 @pytest.mark.parametrize("mode", ["omegaconf", "omegaconf+"])
