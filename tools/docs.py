@@ -6,7 +6,6 @@ and exits with 1. A table stands between the lines ``<!-- generated: NAME -->`` 
 
 import argparse
 import difflib
-import enum
 import inspect
 import json
 import re
@@ -16,21 +15,22 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+import docstring_parser
+
 import lightning_sm
 from lightning_sm._doctor import CHECKS, name_of
 
-__all__ = ["TABLES", "arguments_of", "main", "out_of_date", "render"]
+__all__ = ["TABLES", "main", "out_of_date", "render"]
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _BEGIN = re.compile(r"^<!-- generated: ", re.MULTILINE)
-_MARK = re.compile(
-    r"^<!-- generated: (?P<name>[\w-]+) -->\n.*?^<!-- end: (?P<end>[\w-]+) -->$", re.DOTALL | re.MULTILINE
-)
+_MARK = re.compile(r"^<!-- generated: ([\w-]+) -->\n.*?^<!-- end: \1 -->$", re.DOTALL | re.MULTILINE)
 
 
 def options_table() -> str:
     """Every field of ``SageMakerOptions``."""
-    meanings = arguments_of(lightning_sm.SageMakerOptions)
+    documented = docstring_parser.parse(inspect.getdoc(lightning_sm.SageMakerOptions) or "")
+    meanings = {each.arg_name: _inline(each.description or "") for each in documented.params}
     types = typing.get_type_hints(lightning_sm.SageMakerOptions)
     rows = []
     for option in fields(lightning_sm.SageMakerOptions):
@@ -82,7 +82,7 @@ def ranks_table() -> str:
             _unique((_unique((_source(topology, part) for part in group), ", ") for topology in found), ", else ")
             for group in parts
         ]
-        rows.append((str(number), seen, f"`{_plain(found[0].launcher)}`", *cells))
+        rows.append((str(number), seen, f"`{found[0].launcher}`", *cells))
     titles = ("Global rank, world size, local rank", "Local world size", "Node rank, number of nodes")
     return _table(("", "Present", "`launcher`", *titles), rows)
 
@@ -126,43 +126,19 @@ TABLES: Mapping[str, Callable[[], str]] = {
 }
 
 
-def arguments_of(documented: Any) -> Dict[str, str]:
-    """Return the entries of the ``Args`` section of a Google style docstring, as Markdown.
-
-    Args:
-        documented: A class or function.
-    """
-    section = (inspect.getdoc(documented) or "").partition("\nArgs:\n")[2]
-    found: Dict[str, List[str]] = {}
-    for line in section.splitlines():
-        if line and not line.startswith(" "):
-            break
-        entry = re.match(r" {4}(\*{0,2}\w+)(?: \([^)]*\))?: (.*)", line)
-        if entry:
-            found[entry.group(1)] = [entry.group(2)]
-        elif found and line.strip():
-            next(reversed(list(found.values()))).append(line.strip())
-    return {name: _inline(" ".join(lines)) for name, lines in found.items()}
-
-
-def render(page: str, tables: Mapping[str, Callable[[], str]]) -> str:
+def render(page: str) -> str:
     """Return the text of a page with its tables made anew.
 
     Args:
         page: The text as it stands.
-        tables: What makes each table, by name.
 
     Raises:
-        ValueError: A mark has no end, or names a table that there is not.
+        ValueError: A mark has no end.
+        KeyError: A mark names a table that there is not.
     """
 
     def made(mark: "re.Match[str]") -> str:
-        name = mark.group("name")
-        if mark.group("end") != name:
-            raise ValueError(f"The mark {name!r} is closed by {mark.group('end')!r}.")
-        if name not in tables:
-            raise ValueError(f"There is no table {name!r}. There are: {', '.join(tables)}.")
-        return f"<!-- generated: {name} -->\n\n{tables[name]()}\n<!-- end: {name} -->"
+        return f"<!-- generated: {mark[1]} -->\n\n{TABLES[mark[1]]()}\n<!-- end: {mark[1]} -->"
 
     if len(_BEGIN.findall(page)) != len(_MARK.findall(page)):
         raise ValueError("A mark <!-- generated: NAME --> has no <!-- end: NAME -->.")
@@ -179,10 +155,10 @@ def out_of_date(docs: Path = DOCS) -> Dict[Path, str]:
         ValueError: A mark is broken, or no page shows one of the tables.
     """
     pages = {path: path.read_text(encoding="utf-8") for path in sorted(docs.rglob("*.md"))}
-    shown = {mark.group("name") for text in pages.values() for mark in _MARK.finditer(text)}
-    if set(TABLES) - shown:
-        raise ValueError(f"No page in {docs} has a mark for: {', '.join(sorted(set(TABLES) - shown))}.")
-    new = {path: render(text, TABLES) for path, text in pages.items()}
+    hidden = set(TABLES) - {mark[1] for text in pages.values() for mark in _MARK.finditer(text)}
+    if hidden:
+        raise ValueError(f"No page in {docs} has a mark for: {', '.join(sorted(hidden))}.")
+    new = {path: render(text) for path, text in pages.items()}
     return {path: new[path] for path, text in pages.items() if new[path] != text}
 
 
@@ -234,18 +210,11 @@ def _type(hint: Any) -> str:
         return f"list of {_type(arguments[0])}"
     if origin in (dict, Dict):
         return "mapping"
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return ", ".join(f"`{each.value}`" for each in hint)
     return f"`{hint.__name__}`"
 
 
 def _value(default: Any) -> str:
-    default = _plain(default)
     return f"`{default if isinstance(default, str) else json.dumps(default, default=repr)}`"
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, enum.Enum) else value
 
 
 def _inline(text: str) -> str:

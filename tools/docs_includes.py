@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-__all__ = ["on_page_markdown", "with_includes"]
+__all__ = ["on_page_markdown"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 _REPOSITORY = "https://github.com/lightning-sm/lightning-sm/blob/main/"
@@ -17,12 +17,7 @@ _LINK = re.compile(r"\]\((?P<target>[^)#\s][^)\s]*)\)")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in what a page includes; MkDocs calls it."""
-    return with_includes(markdown)
-
-
-def with_includes(markdown: str) -> str:
-    """Return a page with the files that it includes.
+    """Return a page with the files that it includes; MkDocs calls it.
 
     Args:
         markdown: The text of a page that stands directly in ``docs/``.

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tools.docs_includes import with_includes
+from tools.docs_includes import on_page_markdown
 
 __all__ = ["PAGES", "ROOT", "blocks", "headings", "links", "name_of", "text_of"]
 
@@ -19,7 +19,7 @@ def name_of(path):
 
 def text_of(path):
     """A page, with the files that it includes."""
-    return with_includes(path.read_text(encoding="utf-8"))
+    return on_page_markdown(path.read_text(encoding="utf-8"))
 
 
 def blocks(path, language):
