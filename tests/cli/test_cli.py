@@ -105,7 +105,9 @@ def test_arguments_as_a_mapping_count_as_typed(container, with_subcommand):
     assert cli.datamodule.data_dir == str(container.channel("training"))
 
 
-@pytest.mark.parametrize(("words", "in_job"), [(["fit", "--help"], True), (["--help"], True), (["fit", "--help"], False)])
+@pytest.mark.parametrize(
+    ("words", "in_job"), [(["fit", "--help"], True), (["--help"], True), (["fit", "--help"], False)]
+)
 def test_help_shows_the_group(container, capsys, words, in_job):
     if not in_job:
         container.leave()

@@ -7,7 +7,7 @@ import pytest
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm.callbacks import callback_class
-from lightning_sm.errors import OutputError, RoutingError
+from lightning_sm.errors import OutputError
 from tests.helpers.environ import torchrun
 from tests.projects.container import config_of
 
@@ -91,20 +91,6 @@ def test_durations_in_a_config_may_be_numbers(container):
     by_name = {type(callback).__name__: callback for callback in container.cli().trainer.callbacks}
     assert by_name["AutoResume"].save_every == 90
     assert by_name["GracefulStop"]._deadline.seconds == 3600
-
-
-def test_two_candidates_say_how_to_choose(container, capsys):
-    (container.code / "two_ways.py").write_text(
-        "from tiny_data import TinyData\nclass TwoWays(TinyData):\n"
-        "    def __init__(self, data_dir: str = 'a', root: str = 'b'):\n        super().__init__(root)\n"
-    )
-    container.hyperparameters({"data": "two_ways.TwoWays"})
-    with pytest.raises(RoutingError, match=r"could feed data\.data_dir or data\.root"):
-        container.cli()
-    assert "sagemaker.channels.training" in container.failure
-    container.config("sagemaker: {channels: {training: data.root}}", "choose.yaml")
-    container.hyperparameters({"data": "two_ways.TwoWays", "config": ["config.yaml", "choose.yaml"]})
-    assert container.cli().datamodule.data_dir == str(container.channel("training"))
 
 
 def test_the_table_is_printed_once_with_sources(container, lines):

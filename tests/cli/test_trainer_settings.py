@@ -125,22 +125,15 @@ def test_the_namespace_is_that_of_what_is_given(container):
             assert all(namespace.owns(type(callback)) for callback in settings["callbacks"])
 
 
-def test_a_logger_that_has_begun_to_write_is_named(container):
-    logger = PL.module("loggers").CSVLogger("logs")
+@pytest.mark.parametrize(("name", "offline", "is_named"), [
+    ("CSVLogger", False, True), ("WandbLogger", False, False), ("WandbLogger", True, True),
+])  # fmt: skip
+def test_a_logger_that_has_begun_to_write_and_does_not_send_is_named(container, name, offline, is_named):
+    kept = PL.module("loggers").CSVLogger
+    logger = type(name, (kept,), {"_offline": offline})("logs")
     assert logger.experiment
     with log_lines() as lines:
         trainer_settings(logger=logger)
+    said = f"{name} writes to logs, which SageMaker does not keep. HINT: Give it a directory below "
+    assert [line.startswith(said) for line in lines if "does not keep" in line] == [True] * is_named
     assert logger.save_dir == "logs"
-    (line,) = (line for line in lines if "does not keep" in line)
-    assert line.startswith("CSVLogger writes to logs, which SageMaker does not keep. HINT: Give it a directory below ")
-
-
-@pytest.mark.parametrize(("offline", "warned"), [(False, False), (True, True)])
-def test_a_logger_that_sends_is_left_alone(container, offline, warned):
-    class WandbLogger(PL.module("loggers").CSVLogger):
-        save_dir = "wandb"
-        _offline = offline
-
-    with log_lines() as lines:
-        trainer_settings(logger=WandbLogger("wandb"))
-    assert any("does not keep" in line for line in lines) is warned

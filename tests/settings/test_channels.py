@@ -35,9 +35,8 @@ def data_class(source):
 
 
 def route(job, source, given=None, options=None, is_named=False):
-    consumer = None if source is None else Consumer("data", data_class(source), is_named)
-    options = SageMakerOptions(channels=options or {})
-    return {setting.key: setting for setting in route_channels(context_of(job, given, options), consumer)}
+    context = context_of(job, given, SageMakerOptions(channels=options or {}))
+    return {each.key: each for each in route_channels(context, Consumer("data", data_class(source), is_named))}
 
 
 def fed(job, source, **more):
@@ -129,9 +128,7 @@ def test_the_parameters_behind_keywords_count(make_job):
 
 def test_nothing_that_reads_data(make_job):
     job = make_job("training")
-    assert route(job, None) == {}
-    assert unrouted_channels(context_of(job), None) == ()
-    assert route(job, "size") == {}
+    assert list(route_channels(context_of(job), None)) == list(unrouted_channels(context_of(job), None)) == []
     assert unrouted_channels(context_of(job), Consumer("data", data_class("size"))) == (
         f"channel 'training' ({job.channels['training'].path}) feeds no parameter; "
         "to choose one, set sagemaker.channels.training",
@@ -150,6 +147,15 @@ def test_two_channels_for_one_parameter(make_job):
     assert "channel 'train'" in note
     with pytest.raises(RoutingError, match="both feed"):
         route(job, "data_dir", options={"train": "data.data_dir", "training": "data.data_dir"})
+
+
+def test_two_parameters_for_one_channel(make_job):
+    job, source = make_job("training"), "data_dir='a', root='b'"
+    with pytest.raises(
+        RoutingError, match=r"could feed data\.data_dir or data\.root\. HINT: .* sagemaker.channels.train"
+    ):
+        route(job, source)
+    assert fed(job, source, options={"training": "data.root"}) == {"data.root": "training"}
 
 
 @pytest.mark.parametrize("is_named", [False, True])

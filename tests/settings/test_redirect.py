@@ -213,16 +213,6 @@ def test_the_default_logger(monkeypatch, given, is_installed, chosen):
     assert lines == [f"trainer.logger.save_dir = {place} ← {source}"]
 
 
-def test_the_default_loggers_of_a_remote_output_directory():
-    (first,), lines = complete(output_dir="memory://b/out")
-    assert (first.save_dir, first.version) == ("/ml/out/tensorboard/b/out", NAME)
-    assert lines == [
-        "trainer.logger.save_dir = /ml/out/tensorboard/b/out ← uploaded to memory://b/out",
-        f"trainer.logger.version = {NAME} ← the job's name, JOB_NAME",
-    ]
-    assert complete(output_dir="memory://b/out")[0][0].version == f"{NAME}-2"
-
-
 def arguments_of(logger):
     return {name: getattr(logger, f"_{name}") for name in ("tracking_uri", "experiment_name", "run_name")}
 
