@@ -20,7 +20,7 @@ from lightning_sm._lightning.legacy import add_any_data_module, cli_base_path, s
 from lightning_sm._lightning.wrapped_method import named_arguments
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
-from lightning_sm._settings.given import RunContext, as_list, as_tree
+from lightning_sm._settings.given import RunContext, as_list
 from lightning_sm._settings.line import JobLine, config_text
 from lightning_sm._settings.options import SageMakerOptions
 from lightning_sm._settings.routed import Routing
@@ -139,15 +139,11 @@ class SageMakerCLIMixin(_Base):
 
     def parse_arguments(self, parser: Any, *args: Any) -> None:
         """Parse the command line; in a job, together with hyperparameters and routed settings."""
-        if not self._is_active:
-            super().parse_arguments(parser, *args)
-            self._fill_options()
-            return
         given = args[0] if args and args[0] is not None else sys.argv[1:]
-        if not self._parse_run(parser, given):
-            with raise_refusals([parser], lambda _: None):
-                super().parse_arguments(parser, *args)
-        if (as_tree(self._fill_options()) or {}).get("doctor"):
+        if not self._is_active or not self._parse_run(parser, given):
+            super().parse_arguments(parser, *args)
+        self._fill_options()
+        if self.run_context.options.doctor:
             from lightning_sm._doctor import CHECKS, examine_host
 
             examine_host(CHECKS, self.job, self.topology)
@@ -174,13 +170,12 @@ class SageMakerCLIMixin(_Base):
         self.run_context, self.routing = run.context, run.routing
         return True
 
-    def _fill_options(self) -> Any:
-        """Return the group ``sagemaker``; an empty one (nothing below it) means that nothing is set."""
+    def _fill_options(self) -> None:
+        """Fill the group ``sagemaker`` where nothing stands below it in a config."""
         subcommand = self.config.get("subcommand")
         config = self.config if subcommand is None else self.config[subcommand]
         if config.get("sagemaker", "") is None:
             config["sagemaker"] = type(config)(**asdict(SageMakerOptions()))
-        return config.get("sagemaker")
 
     def _parse_ckpt_path(self) -> None:
         """Take the model's hyperparameters from the checkpoint of ``ckpt_path``, as Lightning does since 2.5.5."""
