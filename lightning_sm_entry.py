@@ -193,9 +193,9 @@ def _complete_first(cls: Any) -> None:
             return
         cls.__init__ = inner
         if not is_helper() and _is_unchanged():
-            from lightning_sm._auto import auto_by_variable
+            from lightning_sm._auto import complete_all
 
-            auto_by_variable()
+            complete_all("LIGHTNING_SM_AUTO=1", {})
         cls.__init__(self, *args, **kwargs)
 
     cls.__init__ = __init__

@@ -32,7 +32,7 @@ from lightning_sm.callbacks.world_check import WorldCheckMixin
 from lightning_sm.errors import TopologyError
 from lightning_sm_entry import is_helper
 
-__all__ = ["auto", "auto_by_variable", "protect"]
+__all__ = ["auto", "complete_all", "protect"]
 
 _VARIABLE = "LIGHTNING_SM_AUTO"
 _LINE = "import lightning_sm; lightning_sm.auto()"
@@ -76,15 +76,16 @@ def auto(**sagemaker: Any) -> None:
         >>> import lightning_sm
         >>> lightning_sm.auto(save_every="5m")
     """
-    _complete_all("lightning_sm.auto()", sagemaker)
+    complete_all("lightning_sm.auto()", sagemaker)
 
 
-def auto_by_variable() -> None:
-    """Do what ``auto()`` does, for a program that does not call it."""
-    _complete_all(f"{_VARIABLE}=1", {})
+def complete_all(why: str, sagemaker: Mapping[str, Any]) -> None:
+    """Do what ``auto()`` does, also for a program that does not call it.
 
-
-def _complete_all(why: str, sagemaker: Mapping[str, Any]) -> None:
+    Args:
+        why: What asks for it, for the log.
+        sagemaker: The options.
+    """
     global _options
     job = read_job()
     with failure_reported(job):
