@@ -128,7 +128,7 @@ def test_the_parameters_behind_keywords_count(make_job):
 
 def test_nothing_that_reads_data(make_job):
     job = make_job("training")
-    assert list(route_channels(context_of(job), None)) == list(unrouted_channels(context_of(job), None)) == []
+    assert [*route_channels(context_of(job), None), *unrouted_channels(context_of(job), None)] == []
     assert unrouted_channels(context_of(job), Consumer("data", data_class("size"))) == (
         f"channel 'training' ({job.channels['training'].path}) feeds no parameter; "
         "to choose one, set sagemaker.channels.training",
