@@ -23,10 +23,12 @@ from lightning_sm._lightning.strategies import is_sharded, strategy_kind
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._resume.random_state import (
+    add_generator_within,
     generators_within,
     get_generator_state,
     is_drawn_by,
     is_generator,
+    new_generator,
     sampler_attributes,
     set_generator_state,
 )
@@ -308,6 +310,16 @@ class _Stateful:
             log.warning("Not restored: the state of a %s: %s", type(self.holder).__qualname__, error)
 
 
+class _Generators:
+    """The generators within a container or object, by paths."""
+
+    __slots__ = ("__dict__", "holder")
+
+    def __init__(self, holder: Any) -> None:
+        self.holder = holder
+        vars(self).update(generators_within(holder))
+
+
 class _NotSaved(NamedTuple):
     """Stands for a value that cannot be saved: why, which object it is, and a tensor's version or another's length."""
 
@@ -386,9 +398,9 @@ def _held(owner: str, holder: Any, seen: Set[int], most: int) -> Iterator[Tuple[
             cls: Any = type(each)
             if not hasattr(each, "__dict__") or id(each) in seen or len(seen) >= most:
                 continue
-            name_of_each = f"{owner}.{name}{key}"
-            # A data set may be torch's, such as a subset of the project's, or a library's.
+            # A data set may be torch's, such as a subset of the project's, or a library's; and be replaced by another.
             is_data = name in ("dataset", "datasets") and owner.startswith(_LOADER)
+            name_of_each = f"{owner}.{name}{key}{f' {cls.__qualname__}' if is_data else ''}"
             if _is_plain(cls) or is_data:
                 seen.add(id(each))
                 if _is_projects(each):
@@ -459,7 +471,7 @@ def _data_sets(loader: Any, name: str = _LOADER) -> Iterator[Tuple[str, Any]]:
     data, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
     yield from _held(name, SimpleNamespace(dataset=data, collate_fn=collate), {id(loader)}, _MAX_HELD)
     # Of libraries' transforms, too.
-    yield f"{name} generators", SimpleNamespace(**generators_within([data, collate]))
+    yield f"{name} generators", _Generators([data, collate])
 
 
 def data_set_values(loader: Any) -> Packed:
@@ -716,6 +728,10 @@ def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
     if isinstance(packed, tuple) and packed[0] == _GENERATOR:
         if is_generator(now):
             set_generator_state(now, packed[1])
+        elif isinstance(owner, _Generators):
+            add_generator_within(owner.holder, name, packed[1], device)
+        elif now is None:
+            setattr(owner, name, new_generator(packed[1], device))
         return
     value = _unpack(packed, device)
     if isinstance(owner, _Stateful):

@@ -9,11 +9,13 @@ from typing import Any, Dict, Iterable, Iterator, Mapping, Tuple
 from lightning_sm._lightning.stand_in import original
 
 __all__ = [
+    "add_generator_within",
     "generators_within",
     "get_generator_state",
     "get_process_state",
     "is_drawn_by",
     "is_generator",
+    "new_generator",
     "sampler_attributes",
     "set_generator_state",
     "set_process_state",
@@ -146,6 +148,24 @@ def generators_within(value: Any) -> Dict[str, Any]:
     return found
 
 
+def add_generator_within(value: Any, path: str, state: Any, device: Any) -> None:
+    """Make a generator that a program makes with its first batch, where :func:`generators_within` had found it.
+
+    Args:
+        value: The container or object.
+        path: The generator's path.
+        state: What :func:`get_generator_state` returned.
+        device: The training's device.
+    """
+    *parents, name = path.split(".")[1:]
+    for parent in parents:
+        value = {str(key): item for key, item in _items_of(value)}.get(parent)
+        if not _has_items(value):
+            return
+    if type(value) not in (list, tuple, dict) and dict(_items_of(value)).get(name) is None:
+        object.__setattr__(value, name, new_generator(state, device))
+
+
 def _has_items(value: Any) -> bool:
     import torch
 
@@ -183,6 +203,24 @@ def get_generator_state(generator: Any) -> Any:
     is_old = hasattr(generator, "get_state")
     state = generator.get_state(legacy=False) if is_old else generator.bit_generator.state
     return json.dumps(state, default=lambda inner: inner.tolist())
+
+
+def new_generator(state: Any, device: Any) -> Any:
+    """A generator with a state that :func:`get_generator_state` returned; ``device`` is that of one for GPUs."""
+    import numpy
+    import torch
+
+    generator: Any
+    if isinstance(state, torch.Tensor):
+        generator = torch.Generator("cpu" if state.shape == torch.default_generator.get_state().shape else device)
+    elif not isinstance(state, str):
+        generator = random.Random()
+    else:
+        content = json.loads(state)
+        kind = getattr(numpy.random, content["bit_generator"])
+        generator = numpy.random.RandomState() if "has_gauss" in content else numpy.random.Generator(kind())
+    set_generator_state(generator, state)
+    return generator
 
 
 def set_generator_state(generator: Any, state: Any) -> None:

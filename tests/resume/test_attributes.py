@@ -152,8 +152,13 @@ def test_parts_of_the_model_and_other_objects_are_not_saved(value_of):
 
 @pytest.mark.parametrize(
     "generator_of",
-    [lambda: torch.Generator().manual_seed(3), lambda: numpy.random.default_rng(3), lambda: random.Random(3)],
-    ids=["torch", "numpy", "python"],
+    [
+        lambda: torch.Generator().manual_seed(3),
+        lambda: numpy.random.default_rng(3),
+        lambda: numpy.random.RandomState(3),
+        lambda: random.Random(3),
+    ],
+    ids=["torch", "numpy", "RandomState", "python"],
 )
 def test_generators(generator_of):
     def draw(generator):
@@ -166,6 +171,12 @@ def test_generators(generator_of):
         each.value = generator_of()
     restored(saved_of(lambda model: draw(model.value), models[0]), models[1])
     assert draw(models[1].value) == draw(models[0].value) != draw(generator_of())
+    # Also of one that the first step makes.
+    late = Model()
+    late.value = None
+    restored({"model": {"value": saved_of(lambda model: draw(model.value), models[0])["model"]["value"]}}, late)
+    assert type(late.value) is type(models[0].value)
+    assert draw(late.value) == draw(models[0].value)
 
 
 def test_a_generator_of_a_sampler_stays_the_samplers():

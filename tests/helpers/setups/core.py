@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any, Callable, Dict
 
 import numpy
@@ -476,17 +477,23 @@ class OwnNoise(Numbers):
 
 
 class Compose:
-    """A library's transform, as MONAI's: asked for its length it seeds its generator anew."""
+    """A library's transform: as MONAI's, it seeds its generator anew when asked for its length.
+
+    As Hugging Face's collators, it makes one for the first batch.
+    """
 
     def __init__(self):
         self.parts = {"first": (numpy.random.RandomState(2),)}
+        self.seeds = [SimpleNamespace(rng=None)]
 
     def __len__(self):
         self.__init__()
         return 1
 
     def __call__(self, inputs):
-        return inputs + self.parts["first"][0].rand()
+        seed = self.seeds[0]
+        seed.rng = seed.rng or numpy.random.default_rng(4)
+        return inputs + self.parts["first"][0].rand() + seed.rng.random()
 
 
 # Of an installed package.
