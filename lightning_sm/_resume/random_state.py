@@ -162,8 +162,12 @@ def add_generator_within(value: Any, path: str, state: Any, device: Any) -> None
         value = {str(key): item for key, item in _items_of(value)}.get(parent)
         if not _has_items(value):
             return
-    if type(value) not in (list, tuple, dict) and dict(_items_of(value)).get(name) is None:
+    own = {} if type(value) in (list, tuple, dict) else dict(_items_of(value))
+    if own and own.get(name) is None:
         object.__setattr__(value, name, new_generator(state, device))
+        # Hugging Face's collators make one in each process, and note in which.
+        for key in [key for key, each in own.items() if key.endswith("_pid") and each is None]:
+            object.__setattr__(value, key, os.getpid())
 
 
 def _has_items(value: Any) -> bool:

@@ -1,5 +1,6 @@
 """The library, and its set-ups of models, schedules, logged values and loaders."""
 
+import os
 import random
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -479,12 +480,12 @@ class OwnNoise(Numbers):
 class Compose:
     """A library's transform: as MONAI's, it seeds its generator anew when asked for its length.
 
-    As Hugging Face's collators, it makes one for the first batch.
+    As Hugging Face's collators, it makes one for the first batch of each process.
     """
 
     def __init__(self):
         self.parts = {"first": (numpy.random.RandomState(2),)}
-        self.seeds = [SimpleNamespace(rng=None)]
+        self.seeds = [SimpleNamespace(rng=None, rng_pid=None)]
 
     def __len__(self):
         self.__init__()
@@ -492,7 +493,8 @@ class Compose:
 
     def __call__(self, inputs):
         seed = self.seeds[0]
-        seed.rng = seed.rng or numpy.random.default_rng(4)
+        if seed.rng_pid != os.getpid():
+            seed.rng, seed.rng_pid = numpy.random.default_rng(4), os.getpid()
         return inputs + self.parts["first"][0].rand() + seed.rng.random()
 
 
