@@ -139,7 +139,7 @@ def trainer_settings(
         JobConfigError: A file or variable of the job is broken.
         TopologyError: The launcher's variables contradict each other, or another number of hosts is asked for.
         DoctorError: ``doctor`` is set in ``sagemaker``, and something on this host is an error.
-        OptionError: ``sagemaker`` has an option that there is not.
+        OptionError: ``sagemaker`` is no mapping of known options.
         OutputError: The checkpoint directory cannot be written.
         LoggerError: ``sagemaker.mlflow_arn`` or ``MLFLOW_TRACKING_URI`` names no MLflow, or a package is missing.
         CheckpointError, ExportError: An option of ``sagemaker`` has no meaning.
@@ -220,7 +220,7 @@ def fabric_settings(
         JobConfigError: A file or variable of the job is broken.
         TopologyError: The launcher's variables contradict each other, or another number of hosts or processes is asked
             for, or started, than the job has, by ``fabric run``, too.
-        OptionError: ``sagemaker`` has an option that there is not.
+        OptionError: ``sagemaker`` is no mapping of known options.
 
     Example::
 

@@ -4,7 +4,7 @@ import copy
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
 
 __all__ = ["Snapshot"]
 
@@ -29,14 +29,13 @@ class Snapshot:
             Exception: Something in the checkpoint cannot be copied; the type depends on the object.
         """
         import torch
-        from torch.utils._pytree import tree_flatten
 
         before, self._buffers = self._buffers, {}
         memo: Dict[int, Any] = {}
         copies: List[Tuple[Any, Any]] = []
         # A callback may save in inference mode; a buffer created there could not be modified later.
         with torch.inference_mode(False), torch.no_grad():
-            for owner in filter(_is_copyable, tree_flatten(checkpoint)[0]):
+            for owner in _copyable_tensors(checkpoint, set()):
                 tensor = owner if type(owner) is torch.Tensor else owner.to_local().detach()
                 key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
                 if key not in self._buffers:
@@ -57,12 +56,19 @@ class Snapshot:
             return copy.deepcopy(checkpoint, memo)
 
 
-def _is_copyable(value: Any) -> bool:
-    """Whether it is a strided tensor, or a ``DTensor`` of these; other subclasses are copied as any other object."""
+def _copyable_tensors(value: Any, seen: Set[int]) -> Iterator[Any]:
+    """Yield the strided tensors in nested containers, ``DTensor`` among them; other subclasses are skipped."""
     import torch
 
-    is_tensor = type(value) is torch.Tensor or _is_dtensor(value)
-    return is_tensor and value.layout == torch.strided and not value.is_quantized and value.device.type != "meta"
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if type(value) is torch.Tensor or _is_dtensor(value):
+        if value.layout == torch.strided and not value.is_quantized and value.device.type != "meta":
+            yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for inner in list(value.values()) if isinstance(value, Mapping) else value:
+            yield from _copyable_tensors(inner, seen)
 
 
 def _is_dtensor(value: Any) -> bool:

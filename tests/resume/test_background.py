@@ -143,6 +143,7 @@ def test_a_copy_stays_as_it_is_while_everything_changes():
         "nested": ({"a": weights[0]},),
         "tied": weights,
     }
+    checkpoint["epochs"].append(checkpoint)
     copied = Snapshot().take(checkpoint)
     weights.zero_()
     checkpoint["epochs"].append(3)
@@ -150,7 +151,7 @@ def test_a_copy_stays_as_it_is_while_everything_changes():
     assert torch.equal(copied["state_dict"]["w"], torch.ones(3, 4))
     assert torch.equal(copied["nested"][0]["a"], torch.ones(4))
     assert copied["tied"].data_ptr() == copied["state_dict"]["w"].data_ptr()
-    assert (copied["epochs"], list(copied["nested"][0])) == ([1, 2], ["a"])
+    assert (copied["epochs"], list(copied["nested"][0])) == ([1, 2, copied], ["a"])
     assert type(copied["state_dict"]) is collections.OrderedDict
 
 

@@ -18,6 +18,7 @@ def test_every_option_is_explained():
     [
         ({"save_evry": "5m"}, r"no option 'save_evry'\. HINT: Did you mean 'save_every'\? There are channels, "),
         ({1: 2}, "no option 1"),
+        ("5m", r"sagemaker is '5m'\. HINT: Give a dict"),
     ],
 )
 def test_options_that_there_are_not(given, message):
