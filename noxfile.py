@@ -185,8 +185,9 @@ def gpu(session: nox.Session) -> None:
     """Show on one GPU all that one can, and the same on the CPU, with its figures. Two ranks share the GPU."""
     _prepare(session)
     _install(session, "deepspeed", *_extra("export"))
-    options = ("-m", "full", "-rP", "--session-timeout", "900")
-    session.run("python", "-m", "pytest", *options, "tests/gpu", *session.posargs)
+    session.run(
+        "python", "-m", "pytest", "-m", "full", "-rP", "--session-timeout", "900", "tests/gpu", *session.posargs
+    )
     if session.run("python", "-c", "import torch; print(torch.cuda.is_available())", silent=True).strip() != "True":
         return
     on_gpu = {"TESTS_ACCELERATOR": "gpu", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}

@@ -63,7 +63,7 @@ def fit(kind: str, in_background: bool, folder: str) -> None:
             self.held_up: List[float] = []
 
         def on_train_batch_end(self, trainer: pl.Trainer, *args: object) -> None:
-            if trainer.strategy.broadcast(in_background and resume._background.is_pending(self.path)):
+            if trainer.strategy.broadcast(in_background and resume.background.is_pending(self.path)):
                 return  # a job does not save without a pause either
             before = time.perf_counter()
             trainer.save_checkpoint(self.path)

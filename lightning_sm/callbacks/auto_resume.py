@@ -165,7 +165,8 @@ class AutoResumeMixin(Callback):
         self.saver: Optional[SeriesSaver] = None
         self._weight_sums: List[Any] = []
         self._compares_states = True
-        self._background: Any = None
+        #: What writes the saves.
+        self.background: Any = None
 
     # --- before the training
 
@@ -179,7 +180,7 @@ class AutoResumeMixin(Callback):
         self._reset()
         forget_restore(trainer)
         check_callbacks(trainer, pl_module)
-        self._background = install_saves(self.namespace, trainer, async_save=self.async_save)
+        self.background = install_saves(self.namespace, trainer, async_save=self.async_save)
         if trainer.state.fn != "fit" or is_fast_dev_run(trainer) or is_search(trainer):
             return
         if not counts_fits():
@@ -330,8 +331,8 @@ class AutoResumeMixin(Callback):
         if self._choice is None or self._restorer.replays:
             return
         self._begin_fit(trainer)
-        if self._background is not None:
-            self._background.start()
+        if self.background is not None:
+            self.background.start()
         self.saver = SeriesSaver(
             self.namespace, self._chosen, self.identity, self._model, self._criteria, self.save_every, self._attributes
         )
@@ -360,7 +361,7 @@ class AutoResumeMixin(Callback):
 
         present = raise_on_all_ranks(trainer, choice.series.directory, begin, "cannot be written ({})")
         self._fit = replace(self._fit, present=present)
-        self._undo += replace_leftovers(trainer, self.directory, present, self._background)
+        self._undo += replace_leftovers(trainer, self.directory, present, self.background)
 
     def _remove_later_fits(self, trainer: Trainer) -> None:
         if removes_files(trainer, self.directory):
@@ -386,7 +387,7 @@ class AutoResumeMixin(Callback):
     @property
     def slowest_save(self) -> float:
         """How many seconds the slowest save of this fit has taken so far, in the training or in the background."""
-        in_background = 0.0 if self._background is None else self._background.slowest
+        in_background = 0.0 if self.background is None else self.background.slowest
         return in_background if self.saver is None else max(self.saver.slowest, in_background)
 
     def finish_saves(self, *, failed: bool = False) -> None:
@@ -399,8 +400,8 @@ class AutoResumeMixin(Callback):
         Raises:
             Exception: The error of the last save; of a sharded checkpoint on every rank.
         """
-        if self._background is not None:
-            self._background.finish(failed=failed)
+        if self.background is not None:
+            self.background.finish(failed=failed)
 
     # --- the end
 
