@@ -194,9 +194,10 @@ def _written(body: Dict[str, Any], name: Optional[str]) -> JobRequest:
     if name != old and "sagemaker_job_name" in body.get("HyperParameters", {}):
         body["HyperParameters"]["sagemaker_job_name"] = json.dumps(name)
     text = json.dumps({**body, "TrainingJobName": name}, indent=2)
-    archive = re.search(rf's3://[^"\\\s]+/(?={re.escape(f"{old}/{ARCHIVE}")})', text)
-    place = archive[0] if archive else ""
-    text = text.replace(f"{place}{old}/{ARCHIVE}", f"{place}{name}/{ARCHIVE}")
-    request = JobRequest(name, text, place and f"{place}{name}/{ARCHIVE}")
+    found = re.search(rf's3://[^"\\\s]+/(?={re.escape(f"{old}/{ARCHIVE}")})', text)
+    archive = f"{found[0]}{name}/{ARCHIVE}" if found else ""
+    if found:
+        text = text.replace(f"{found[0]}{old}/{ARCHIVE}", archive)
+    request = JobRequest(name, text, archive)
     check_limits(request)
     return request
