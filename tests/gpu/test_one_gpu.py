@@ -36,6 +36,23 @@ def equal(played, device, kinds, kind, precision, **more):
     return played("equal", device, kind, ",".join(precisions), **more)
 
 
+def test_nccl_with_one_rank(played, device):
+    found = played("group", device)
+    assert found["backend"] == {"cuda": "nccl", "cpu": "gloo"}[device]
+    assert found["device"] == device
+    assert found["sum"] == found["gathered"] == [1.5, 2.5]
+    assert found["mean"] == 2.5
+    assert found["object"] == {"step": 16}
+
+
+def test_nccl_with_two_ranks(played, device):
+    for found in played("group", device, world_size=2):
+        assert (found["backend"], found["device"]) == ({"cuda": "nccl", "cpu": "gloo"}[device], device)
+        assert (found["sum"], found["mean"]) == ([3.0, 6.0], 3.0)
+        assert found["gathered"] == [3.0, 6.0, 3.0, 6.0]
+        assert found["object"] == {"step": 8}
+
+
 @pytest.mark.parametrize(
     ("kind", "precision"), [(kind, precision) for kind, each in _TOGETHER.items() for precision in each]
 )

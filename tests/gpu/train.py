@@ -114,6 +114,23 @@ def fit(module, kind, own=None, **arguments):
     return trainer
 
 
+def group(folder):
+    """What the process group is, and what its collectives give."""
+    trainer = fit(Net(), "ddp", {"checkpoint_dir": f"{folder}/saves-{_RANK}"})
+    strategy = trainer.strategy
+    value = torch.tensor([1.5, 2.5 + _RANK], device=strategy.root_device)
+    dist.all_reduce(value)
+    strategy.barrier()
+    return {
+        "backend": dist.get_backend(),
+        "device": strategy.root_device.type,
+        "sum": value.tolist(),
+        "mean": strategy.reduce(torch.tensor(2.5 + _RANK, device=strategy.root_device), reduce_op="mean").item(),
+        "gathered": strategy.all_gather(value).flatten().tolist(),
+        "object": strategy.broadcast({"step": trainer.global_step}, src=_WORLD - 1),
+    }
+
+
 def equal(folder, kind, precisions):
     """The numbers of fits by Lightning alone and with us, for each precision."""
     return {each: _told(_equal, folder, kind, each) for each in precisions.split(",")}
@@ -236,7 +253,7 @@ def cost(folder):
     }
 
 
-PARTS = {each.__name__: each for each in (equal, resume, async_content, export, cost)}
+PARTS = {each.__name__: each for each in (group, equal, resume, async_content, export, cost)}
 
 
 def main(folder, part, *arguments):
