@@ -85,8 +85,24 @@ def pytest_terminal_summary(terminalreporter):
 
 def _processes():
     """The command of each running process that this run has started, or that was started by one, by its PID."""
-    found = marked(f"{_RUN}={os.environ[_RUN]}")
-    return {pid: command for pid, command in found if not any(own in command for own in _END_WITH_IT)}
+    known = {os.getpid(), *(pid for pid, _ in marked(f"{_RUN}={os.environ[_RUN]}"))}
+    parents, commands = {}, {}
+    for entry in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
+        with suppress(OSError):
+            with open(f"/proc/{entry}/stat") as stat:
+                state, parent = stat.read().rpartition(")")[2].split()[:2]
+            with open(f"/proc/{entry}/cmdline", "rb") as cmdline:
+                command = cmdline.read().replace(b"\0", b" ").decode(errors="replace").strip()
+            if state != "Z" and not any(own in command for own in _END_WITH_IT):
+                parents[int(entry)], commands[int(entry)] = int(parent), command
+    found = set()
+    for pid in parents:
+        line = [pid]
+        while line[-1] in parents and len(line) < 1000:
+            line.append(parents[line[-1]])
+        if known.intersection(line):
+            found.add(pid)
+    return {pid: commands[pid] for pid in found - {os.getpid()}}
 
 
 def pytest_collection_modifyitems(items):

@@ -15,8 +15,8 @@ tests.conftest._SECONDS = 0
 def start(code, **options):
     return subprocess.Popen([sys.executable, "-c", f"import subprocess, sys, time; {code}"], **options)
 
-def test_of_its_own_session():
-    start("time.sleep(%d.1)", start_new_session=True)
+def test_of_its_own_session_and_variables():
+    start("time.sleep(%d.1)", env={}, start_new_session=True)
 
 def test_of_a_parent_that_is_gone():
     start("subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(%d.2)'])").wait()
