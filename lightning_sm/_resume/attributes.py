@@ -22,6 +22,7 @@ from lightning_sm._lightning.results import MAX_STATE_BYTES, metric_states, set_
 from lightning_sm._lightning.strategies import is_sharded, strategy_kind
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
+from lightning_sm._resume.optimizers import parameters_beside_model
 from lightning_sm._resume.random_state import (
     add_generator_within,
     generators_within,
@@ -360,7 +361,8 @@ def _restored_otherwise(trainer: Trainer) -> Set[Any]:
     """Where the model's and the optimizers' state is, and the numbers of the samplers' generators."""
     import torch
 
-    found = {_address(each) for each in trainer.lightning_module.parameters()}
+    trained = (*trainer.lightning_module.parameters(), *parameters_beside_model(trainer))
+    found = {_address(each) for each in trained}
     for module in trainer.lightning_module.modules():
         saved = {*module._buffers.keys()} - {*module._non_persistent_buffers_set}  # lists in modules of TorchScript
         found.update(_address(module._buffers[name]) for name in saved if module._buffers[name] is not None)

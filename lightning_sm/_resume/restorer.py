@@ -47,8 +47,8 @@ from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
 from lightning_sm._resume.state import (
     restore_communication,
-    restore_logged,
     restore_samplers,
+    restore_values,
     stateful_loaders,
 )
 from lightning_sm._resume.storage import real_path
@@ -76,6 +76,8 @@ class FitRestorer:
         self.replays = False
         #: How the optimizers differ from those of the save, whose states they get.
         self.difference: Optional[str] = None
+        #: What ``configure_optimizers`` has returned when the fit began in an earlier run.
+        self.configured: Any = None
         # What the save holds beside Lightning's state, and the part of this rank.
         self._saved: Dict[str, Any] = {}
         self._own: Dict[str, Any] = {}
@@ -154,8 +156,8 @@ class FitRestorer:
         accumulate = trainer.accumulate_grad_batches
         self._restore_attributes(trainer, adds=False)
         trainer.accumulate_grad_batches = accumulate
-        if not is_sharded(trainer):
-            self.difference = make_optimizers(trainer, self._saved["optimizers"])
+        self.configured = self._saved["configured"]
+        self.difference = make_optimizers(self._namespace, trainer, self._saved["optimizers"], self.configured)
         if self.difference and trainer.is_global_zero:
             log.warning(
                 "The optimizers are not those of the checkpoint: %s. HINT: Let it return what the program sets later, "
@@ -207,7 +209,7 @@ class FitRestorer:
         if self.replays:
             self._restore_attributes(trainer)
             if self._own:
-                restore_logged(trainer, self._own)
+                restore_values(trainer, self._own)
                 restore_samplers(trainer, self._own)
                 set_process_state(self._own["random"])
             return
@@ -228,7 +230,7 @@ class FitRestorer:
         self._restore_attributes(trainer)
         if not self._own:
             return
-        restore_logged(trainer, self._own)
+        restore_values(trainer, self._own)
         if self._keeps_attributes:
             self._attributes.restore_callbacks(trainer, checkpoint.get("callbacks", {}))
         if self._resumes_within_epoch:

@@ -21,7 +21,7 @@ from lightning_sm._resume.choose import Choice
 from lightning_sm._resume.data import describe_data
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.model_state import found_by_searches, pruning_state
-from lightning_sm._resume.optimizers import describe_optimizers
+from lightning_sm._resume.optimizers import Description, describe_optimizers
 from lightning_sm._resume.ranks import removes_files
 from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
@@ -47,6 +47,7 @@ class SeriesSaver:
         criteria: What will end the fit.
         save_every: Seconds between two saves; with less than one second, at each opportunity.
         attributes: The attributes of the model and of callbacks.
+        configured: The optimizers that ``configure_optimizers`` has returned when the fit began.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class SeriesSaver:
         criteria: Mapping[str, Any],
         save_every: float,
         attributes: Attributes,
+        configured: Description,
     ) -> None:
         self._namespace, self._series, self._save_every = namespace, choice.series, save_every
-        self._attributes = attributes
+        self._attributes, self._configured = attributes, configured
         self._job, self._model, self._criteria = asdict(job), asdict(model), criteria
         self._number = choice.newest
         # The names of the newest saves: of the two that are kept, and of one that a thread may still be writing.
@@ -151,6 +153,7 @@ class SeriesSaver:
             "data": describe_data(trainer.world_size, loaders_of(trainer)),
             "finders": found_by_searches(self._namespace, trainer),
             "optimizers": describe_optimizers(trainer),
+            "configured": self._configured,
             "pruning": pruning_state(trainer),
             "ranks": gather_objects(trainer, rank_state(trainer, point, self._attributes)),
             "large": self._attributes.take_large(),

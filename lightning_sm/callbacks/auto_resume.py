@@ -28,6 +28,7 @@ from lightning_sm._resume.fits import counts_fits, is_search, is_search_within, 
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.install import install_saves, read_plainly
 from lightning_sm._resume.model_state import are_equal, sums_of
+from lightning_sm._resume.optimizers import describe_optimizers
 from lightning_sm._resume.points import ask_at_epoch_start, ask_at_save_points, stop_asking
 from lightning_sm._resume.ranks import on_main_rank, raise_on_all_ranks, removes_files
 from lightning_sm._resume.record import FitRecord, SavedFile
@@ -334,7 +335,14 @@ class AutoResumeMixin(Callback):
         if self.background is not None:
             self.background.start()
         self.saver = SeriesSaver(
-            self.namespace, self._chosen, self.identity, self._model, self._criteria, self.save_every, self._attributes
+            self.namespace,
+            self._chosen,
+            self.identity,
+            self._model,
+            self._criteria,
+            self.save_every,
+            self._attributes,
+            self._restorer.configured or describe_optimizers(trainer),
         )
         is_due, save = partial(self.saver.is_due, trainer), partial(self.saver.save, trainer)
         ask_at_save_points(self.namespace, trainer, self, is_due, save)

@@ -231,6 +231,20 @@ def test_another_optimizer_than_that_of_the_save_is_told_of(job, caplog):
     assert f"The optimizers are not those of the checkpoint: {reason}. HINT: Let it return" in caplog.text
 
 
+class AssignsSchedule(pl.Callback):
+    def on_train_epoch_start(self, trainer, pl_module):
+        if trainer.current_epoch == 1:
+            scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizers[0], lambda step: 0.5**step)
+            trainer.strategy.lr_scheduler_configs = [pl.utilities.types.LRSchedulerConfig(scheduler)]
+
+
+def test_a_schedule_that_only_the_program_can_make_is_told_of(job, caplog):
+    job.interrupted(after=EPOCH + 2, callbacks=[AssignsSchedule()])
+    job.fit(callbacks=[AssignsSchedule()])
+    reason = "it is of SGD, LambdaLR of optimizer 0, and configure_optimizers returns SGD. HINT: Let it return"
+    assert f"The optimizers are not those of the checkpoint: {reason}" in caplog.text
+
+
 def test_a_given_checkpoint_that_is_missing_is_no_model_that_does_not_fit(job, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere\.ckpt"):
         job.fit(ckpt_path=str(tmp_path / "nowhere.ckpt"))

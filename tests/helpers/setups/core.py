@@ -208,6 +208,44 @@ def changed_optimizers(pl, size):
 
 
 @setup
+def assigned_optimizers(pl, size):
+    """Another optimizer and other schedulers, which a program assigns to the strategy."""
+
+    class Assigns(pl.Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            config, schedulers = pl.utilities.types.LRSchedulerConfig, torch.optim.lr_scheduler
+            if trainer.current_epoch == 1:
+                # The scheduler of the first one goes on, and changes nothing that is trained.
+                trainer.strategy.optimizers = [torch.optim.SGD(pl_module.parameters(), lr=0.05, momentum=0.9)]
+            if trainer.current_epoch == 2:
+                scheduler = schedulers.ExponentialLR(trainer.optimizers[0], 0.8)
+                trainer.strategy.lr_scheduler_configs = [config(scheduler, interval="step")]
+
+    def first(optimizer, trainer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 3)
+
+    return Setup(scheduled(pl, first, interval="step"), shuffled(size), arguments={"callbacks": [Assigns()]})
+
+
+@setup
+def parameters_beside_the_model(pl, size):
+    """The coefficient of an equation, which is no part of the model's state."""
+
+    class Net(net(pl)):
+        def __init__(self):
+            super().__init__()
+            self.equation = {"coefficient": torch.nn.Parameter(torch.ones(()))}
+
+        def loss(self, batch):
+            return super().loss(batch) * self.equation["coefficient"].exp()
+
+        def configure_optimizers(self):
+            return torch.optim.Adam([*self.parameters(), *self.equation.values()], lr=0.01)
+
+    return Setup(Net(), shuffled(size))
+
+
+@setup
 def accumulation(pl, size):
     return Setup(net(pl)(), shuffled(size, noisy=True), arguments={"accumulate_grad_batches": 4})
 
