@@ -211,11 +211,18 @@ class Attributes:
         yield TRAINER, trainer
         yield f"{TRAINER}.fit_loop", trainer.fit_loop
         yield f"{TRAINER}.fit_loop.epoch_loop", trainer.fit_loop.epoch_loop
+        loaders = loaders_of(trainer)
+        # Those of samplers have their own way.
+        known = {id(value) for loader in loaders for *_, value in sampler_attributes(loader)}
+        data = [
+            each for index, loader in enumerate(loaders) for each in _data_sets(loader, f"{_LOADER} {index}", known)
+        ]
         for name, each in self._holders(trainer):
             yield name, each
             yield from _held(name, each, seen, most)
-        for index, loader in enumerate(loaders_of(trainer)):
-            yield from _data_sets(loader, f"{_LOADER} {index}")
+            if _is_projects(each):
+                yield f"{name} generators", _Generators(each, known)
+        yield from data
 
     def _holders(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
         """The project's modules, callbacks, optimizers and data module."""
@@ -312,13 +319,14 @@ class _Stateful:
 
 
 class _Generators:
-    """The generators within a container or object, by paths."""
+    """The generators within a container or object, by paths, but for known ones, to which these are added."""
 
     __slots__ = ("__dict__", "holder")
 
-    def __init__(self, holder: Any) -> None:
+    def __init__(self, holder: Any, known: Set[int]) -> None:
         self.holder = holder
-        vars(self).update(generators_within(holder))
+        vars(self).update({path: each for path, each in generators_within(holder).items() if id(each) not in known})
+        known.update(map(id, vars(self).values()))
 
 
 class _NotSaved(NamedTuple):
@@ -468,19 +476,19 @@ def _has_state(value: Any, base: type) -> bool:
     return getattr(type(value), "state_dict", None) is not getattr(base, "state_dict", None)
 
 
-def _data_sets(loader: Any, name: str = _LOADER) -> Iterator[Tuple[str, Any]]:
+def _data_sets(loader: Any, name: str, known: Set[int]) -> Iterator[Tuple[str, Any]]:
     """The project's data sets of a loader, those within others, its ``collate_fn``, and what they hold, by names."""
     data, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
     yield from _held(name, SimpleNamespace(dataset=data, collate_fn=collate), {id(loader)}, _MAX_HELD)
     # Of libraries' transforms, too.
-    yield f"{name} generators", _Generators([data, collate])
+    yield f"{name} generators", _Generators([data, collate], known)
 
 
 def data_set_values(loader: Any) -> Packed:
     """Return copies of the attributes of a loader's data sets."""
     return {
         key: {name: _packed_or_not(value, set()) for name, value in vars(data).items()}
-        for key, data in _data_sets(loader)
+        for key, data in _data_sets(loader, _LOADER, set())
     }
 
 
@@ -505,7 +513,7 @@ def _without_numbers_of_what_was_made(
 def set_data_set_values(loader: Any, values: Packed, device: Any) -> None:
     """Set attributes of a loader's data sets that differ from what :func:`data_set_values` had returned."""
     now = data_set_values(loader)
-    for key, data in _data_sets(loader):
+    for key, data in _data_sets(loader, _LOADER, set()):
         for name, packed in changed_values(now[key], values.get(key, {}))[0].items():
             set_packed(data, name, packed, device)
 

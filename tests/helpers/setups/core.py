@@ -549,11 +549,22 @@ class Jitter:
 
 
 @setup
-def data_set_with_generators(pl, size):
+def library_with_generators(pl, size):
+    """A library's objects that draw, in the data set and in the model."""
+
+    class Net(net(pl)):
+        def __init__(self):
+            super().__init__()
+            self.masks = {"noise": Compose()}
+
+        def loss(self, batch):
+            inputs, targets = batch
+            return super().loss((self.masks["noise"](inputs), targets))
+
     data: Any = OwnNoise(size.samples)
     data.library = Compose()
     data.transforms.append(data.library)
-    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, shuffle=True))
+    return Setup(Net(), DataLoader(data, batch_size=BATCH_SIZE, shuffle=True))
 
 
 class CountingLoader(DataLoader):
