@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from contextlib import suppress
+from enum import Enum, EnumMeta
 from types import SimpleNamespace
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
@@ -80,6 +81,8 @@ _SEQUENCES = {each.__name__: each for each in (list, tuple, set, frozenset)}
 _MAPPINGS = {each.__name__: each for each in (dict, OrderedDict, Counter)}
 _FACTORIES = {each.__name__: each for each in (list, dict, set, int, float)}
 _GENERATOR = "Generator"
+# Of an enumeration.
+_MEMBER = "Member"
 # Of about the model's size, such as an average of the weights: it is saved once, where it is the same on all ranks.
 _LARGE = "Large"
 # Made anew for each epoch, beside numbers that must stay. Open files are iterators, too.
@@ -152,7 +155,7 @@ class Attributes:
             for name in lost:
                 large = _packed_or_not(_value_of(owners[owner], name), others, size)
                 if isinstance(large, _NotSaved):
-                    self._tell(trainer, owner, name, large.why)
+                    self._tell(trainer, owner, name, large.why, before.get(name))
                     continue
                 changed[name] = (_LARGE, zlib.crc32(repr(_checksums(large)).encode()))
                 if trainer.is_global_zero:
@@ -278,9 +281,10 @@ class Attributes:
                 found[owner].update({name: _packed_or_not(value, set()) for name, value in ranks.items()})
         return found
 
-    def _tell(self, trainer: Trainer, owner: str, name: str, why: str) -> None:
-        name = f"{owner}.{name}"
-        if name not in self._told and owner.startswith(("model", "callback", "optimizer")) and trainer.is_global_zero:
+    def _tell(self, trainer: Trainer, owner: str, name: str, why: str, before: Any = None) -> None:
+        """Tell once of a loss. Data sets open files and fill caches: of these, only that a function is another one."""
+        name, is_data = f"{owner}.{name}", owner.startswith((_LOADER, "data module"))
+        if name not in self._told and (not is_data or getattr(before, "is_called", False)) and trainer.is_global_zero:
             log.warning("Not saved for a restart: the attribute %s, which %s.", name, why)
         self._told.add(name)
 
@@ -335,6 +339,7 @@ class _NotSaved(NamedTuple):
     why: str
     number: int
     version: int
+    is_called: bool
 
 
 class _Room:
@@ -369,8 +374,8 @@ def _restored_otherwise(trainer: Trainer) -> Set[Any]:
     """Where the model's and the optimizers' state is, and the numbers of the samplers' generators."""
     import torch
 
-    trained = (*trainer.lightning_module.parameters(), *parameters_beside_model(trainer))
-    found = {_address(each) for each in trained}
+    beside = (tensor for each in parameters_beside_model(trainer) for tensor in each.values())
+    found = {_address(each) for each in (*trainer.lightning_module.parameters(), *beside)}
     for module in trainer.lightning_module.modules():
         saved = {*module._buffers.keys()} - {*module._non_persistent_buffers_set}  # lists in modules of TorchScript
         found.update(_address(module._buffers[name]) for name in saved if module._buffers[name] is not None)
@@ -604,7 +609,7 @@ def _packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) ->
         is_iterator = hasattr(type(value), "__next__") and not hasattr(type(value), "read")
         # A module makes another dictionary each time.
         number = 0 if isinstance(value, dict) else id(value)
-        return _NotSaved(_ITERATOR if is_iterator else str(error), number, _version(value, others))
+        return _NotSaved(_ITERATOR if is_iterator else str(error), number, _version(value, others), callable(value))
 
 
 def _version(value: Any, others: Set[Any], depth: int = 2) -> int:
@@ -681,7 +686,15 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
     factory = getattr(value.default_factory, "__name__", "") if kind is defaultdict else ""
     if _MAPPINGS.get(name) is kind or (kind is defaultdict and _FACTORIES.get(factory) is value.default_factory):
         return (name, list(zip(_pack_each(value, others, room), _pack_each(value.values(), others, room))), factory)
+    if isinstance(value, Enum) and _loaded(kind.__module__, kind.__qualname__) is kind:
+        return (_MEMBER, kind.__module__, kind.__qualname__, value.name)
     raise _NotSavedError(_OTHER)
+
+
+def _loaded(module: str, name: str) -> Any:
+    """The enumeration of a module that is loaded, or ``None``."""
+    found = getattr(sys.modules.get(module), name, None)
+    return found if isinstance(found, EnumMeta) else None
 
 
 def _pack_each(values: Iterable[Any], others: Set[Any], room: _Room) -> List[Any]:
@@ -699,6 +712,8 @@ def _unpack(packed: Any, device: Any) -> Any:
     if not isinstance(packed, tuple):
         return packed
     name, content, *more = packed
+    if name == _MEMBER:
+        return _loaded(content, more[0])[more[1]]
     if name == "Tensor":
         was_on_cpu, requires_grad = more
         return (content.clone() if was_on_cpu else content.to(device)).requires_grad_(requires_grad)
@@ -743,7 +758,11 @@ def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
         elif now is None:
             setattr(owner, name, new_generator(packed[1], device))
         return
-    value = _unpack(packed, device)
+    try:
+        value = _unpack(packed, device)
+    except (KeyError, TypeError) as error:  # of an enumeration that is not loaded, or has other members now
+        log.warning("Not restored: the attribute %s of a %s (%s)", name, type(owner).__qualname__, error)
+        return
     if isinstance(owner, _Stateful):
         owner.load(name, value)
         return

@@ -2,7 +2,7 @@
 
 import sys
 from inspect import signature
-from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.checkpoints import set_up_optimizers_again
@@ -93,19 +93,32 @@ def make_optimizers(
     return f"it is of {', '.join(then)}, and configure_optimizers returns {', '.join(now)}"
 
 
-def parameters_beside_model(trainer: Trainer) -> List[Any]:
-    """The parameters that optimizers train and that are not the model's, such as coefficients of an equation."""
+def parameters_beside_model(trainer: Trainer) -> List[Dict[str, Any]]:
+    """The parameters that optimizers train and that are not the model's, such as coefficients of an equation.
+
+    With the tensors of their optimizer's state: no strategy averages their gradients, so that each rank has its own.
+    """
+    return [{**tensors, "": parameter} for parameter, tensors in _beside_model(trainer)]
+
+
+def set_parameters_beside_model(trainer: Trainer, values: Iterable[Mapping[str, Any]]) -> None:
+    """Set what :func:`parameters_beside_model` returned, after Lightning has restored the state of global rank 0."""
+    for (parameter, tensors), saved in zip(_beside_model(trainer), values):
+        for name, tensor in {**tensors, "": parameter}.items():
+            tensor.detach().copy_(saved.get(name, tensor))
+
+
+def _beside_model(trainer: Trainer) -> Iterator[Tuple[Any, Dict[str, Any]]]:
+    import torch
+
     if is_sharded(trainer):  # whose optimizers have parameters of their own
-        return []
+        return
     of_model = set(map(id, trainer.lightning_module.parameters()))
-    groups = (group for optimizer in trainer.optimizers for group in optimizer.param_groups)
-    return [parameter for group in groups for parameter in group["params"] if id(parameter) not in of_model]
-
-
-def set_parameters_beside_model(trainer: Trainer, values: Iterable[Any]) -> None:
-    """Set what :func:`parameters_beside_model` returned."""
-    for parameter, value in zip(parameters_beside_model(trainer), values):
-        parameter.detach().copy_(value)
+    for optimizer in trainer.optimizers:
+        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+            if id(parameter) not in of_model:
+                state = optimizer.state.get(parameter, {})
+                yield parameter, {key: each for key, each in state.items() if isinstance(each, torch.Tensor)}
 
 
 def _assign(namespace: Namespace, trainer: Trainer, saved: Description) -> None:

@@ -41,14 +41,14 @@ from lightning_sm._resume.data import (
     set_sampler_epoch,
 )
 from lightning_sm._resume.model_state import restore_pruning, restore_searches, restore_weights
-from lightning_sm._resume.optimizers import make_optimizers
+from lightning_sm._resume.optimizers import make_optimizers, set_parameters_beside_model
 from lightning_sm._resume.random_state import set_process_state
 from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
 from lightning_sm._resume.state import (
     restore_communication,
+    restore_logged,
     restore_samplers,
-    restore_values,
     stateful_loaders,
 )
 from lightning_sm._resume.storage import real_path
@@ -204,12 +204,13 @@ class FitRestorer:
         checkpoint, self._checkpoint = self._checkpoint, {}
         if checkpoint.get("state_dict"):
             restore_weights(trainer.lightning_module, checkpoint["state_dict"])
+        set_parameters_beside_model(trainer, (self._own or self._saved["ranks"][0])["parameters"])
         restore_pruning(trainer, self._saved["pruning"])
         restore_csv_files(trainer, self._saved["csv_files"])
         if self.replays:
             self._restore_attributes(trainer)
             if self._own:
-                restore_values(trainer, self._own)
+                restore_logged(trainer, self._own)
                 restore_samplers(trainer, self._own)
                 set_process_state(self._own["random"])
             return
@@ -230,7 +231,7 @@ class FitRestorer:
         self._restore_attributes(trainer)
         if not self._own:
             return
-        restore_values(trainer, self._own)
+        restore_logged(trainer, self._own)
         if self._keeps_attributes:
             self._attributes.restore_callbacks(trainer, checkpoint.get("callbacks", {}))
         if self._resumes_within_epoch:

@@ -15,7 +15,7 @@ from lightning_sm._lightning.results import (
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.attributes import Attributes, get_sampler_state, set_sampler_state
 from lightning_sm._resume.data import is_ordered, is_stateful, sampler_of
-from lightning_sm._resume.optimizers import parameters_beside_model, set_parameters_beside_model
+from lightning_sm._resume.optimizers import parameters_beside_model
 from lightning_sm._resume.random_state import get_process_state
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "on_cpu",
     "rank_state",
     "restore_communication",
-    "restore_values",
+    "restore_logged",
     "restore_samplers",
     "stateful_loaders",
 ]
@@ -82,11 +82,10 @@ def restore_samplers(trainer: Trainer, state: Mapping[str, Any]) -> None:
         set_sampler_state(loader, saved["now"])
 
 
-def restore_values(trainer: Trainer, state: Mapping[str, Any]) -> None:
-    """Set the metrics that callbacks and schedulers see, the model's torchmetrics, and parameters beside the model."""
+def restore_logged(trainer: Trainer, state: Mapping[str, Any]) -> None:
+    """Set the metrics that callbacks and schedulers see, and the states of the model's torchmetrics objects."""
     set_logged_values(trainer, state["logged"], strategy_of(trainer).root_device)
     set_metric_states(trainer.lightning_module, state["metric_states"])
-    set_parameters_beside_model(trainer, state["parameters"])
 
 
 def stateful_loaders(state: Mapping[str, Any]) -> List[Any]:

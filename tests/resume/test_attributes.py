@@ -4,6 +4,7 @@ import io
 import logging
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
+from enum import Enum
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -66,8 +67,12 @@ def restored(saved, model=None, **more):
     return kept.state(trainer)
 
 
+class Stage(Enum):
+    WARM_UP, MAIN = "warm-up", "main"
+
+
 VALUES = [
-    3, 0.5, True, None, "text", [1, [2.5, "a"]], (1, (2,)), {1, 2}, frozenset({"a"}), deque([1, 2], maxlen=2),
+    Stage.MAIN, 3, 0.5, True, None, "text", [1, [2.5, "a"]], (1, (2,)), {1, 2}, frozenset({"a"}), deque([1, 2], maxlen=2),
     {"a": [1], 2: {"b": None}}, OrderedDict(b=1, a=2), Counter("aab"), defaultdict(list, a=[1]), defaultdict(None, a=1),
     [{"loss": 0.25}, {"loss": 0.5}],
     torch.arange(3), torch.ones(2, dtype=torch.bfloat16), EMPTY, TRACED * 2, TRACED,
@@ -357,6 +362,29 @@ def test_what_cannot_be_saved_is_named_once_and_the_rest_is_saved(lines):
         "Not saved for a restart: the attribute model.raw, which is no number, text, tensor, array, "
         "generator or container of these.",
         "Not saved for a restart: the attribute model.memory, which takes more than 4 MiB.",
+    ]
+
+
+def test_a_member_that_an_enumeration_no_longer_has_is_told(lines, monkeypatch):
+    saved = saved_of(lambda owner: setattr(owner, "stage", Stage.MAIN))
+    monkeypatch.setattr(f"{__name__}.Stage", Enum("Stage", "OTHER"))
+    assert restored(saved) == {}
+    assert lines == ["Not restored: the attribute stage of a Model ('MAIN')"]
+
+
+def test_a_data_sets_other_transform_is_told(lines):
+    data, module = Data(), Module()
+    data.transform, data.file, data.cache, module.transform = torch.nn.ReLU(), None, [object()], len
+
+    def train():
+        data.transform, data.file, data.cache, module.transform = torch.nn.Tanh(), io.BytesIO(), [object()], abs
+        data.reader = len
+
+    saved_after(trainer_of(data=[data], datamodule=module), train)
+    what = "which is no number, text, tensor, array, generator or container of these."
+    assert sorted(lines) == [
+        f"Not saved for a restart: the attribute {name}.transform, {what}"
+        for name in ("data module", "loader 0.dataset Data")
     ]
 
 
