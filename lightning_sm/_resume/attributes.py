@@ -247,6 +247,7 @@ class Attributes:
 
         of_modules, of_optimizers, of_metrics = _bare_names(self._namespace)
         is_fsdp = strategy_kind(strategy_of(trainer)) == "fsdp"
+        beside = {_address(tensor) for each in parameters_beside_model(trainer) for tensor in each.values()}
         parameters = trainer.lightning_module.named_parameters()
         found: Packed = {
             _TRAINED: {name: each.requires_grad for name, each in parameters},
@@ -271,8 +272,10 @@ class Attributes:
             buffers, hidden = of_module.get("_buffers", {}), of_module.get("_non_persistent_buffers_set", ())
             # Buffers that are no part of the module's state_dict.
             values = {**own, **{name: buffers[name] for name in hidden}}
+            # A module beside the model saves its parameters with its buffers.
+            known = others if isinstance(each, _Stateful) else others | beside
             found[owner] = {
-                name: _packed_or_not(value, others)
+                name: _packed_or_not(value, known)
                 for name, value in values.items()
                 if name not in of_modules and not isinstance(value, left_out)
             }
@@ -374,8 +377,7 @@ def _restored_otherwise(trainer: Trainer) -> Set[Any]:
     """Where the model's and the optimizers' state is, and the numbers of the samplers' generators."""
     import torch
 
-    beside = (tensor for each in parameters_beside_model(trainer) for tensor in each.values())
-    found = {_address(each) for each in (*trainer.lightning_module.parameters(), *beside)}
+    found = {_address(each) for each in trainer.lightning_module.parameters()}
     for module in trainer.lightning_module.modules():
         saved = {*module._buffers.keys()} - {*module._non_persistent_buffers_set}  # lists in modules of TorchScript
         found.update(_address(module._buffers[name]) for name in saved if module._buffers[name] is not None)

@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.checkpoints import set_up_optimizers_again
 from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning.results import MAX_STATE_BYTES
 from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
@@ -17,6 +18,7 @@ __all__ = [
     "make_optimizers",
     "parameters_beside_model",
     "set_parameters_beside_model",
+    "small_parameters_beside_model",
 ]
 
 #: What :func:`describe_optimizers` returns.
@@ -99,6 +101,13 @@ def parameters_beside_model(trainer: Trainer) -> List[Dict[str, Any]]:
     With the tensors of their optimizer's state: no strategy averages their gradients, so that each rank has its own.
     """
     return [{**tensors, "": parameter} for parameter, tensors in _beside_model(trainer)]
+
+
+def small_parameters_beside_model(trainer: Trainer) -> List[Dict[str, Any]]:
+    """The same of a rank but global rank 0; nothing where they are large: then those of that rank are restored."""
+    found = parameters_beside_model(trainer)
+    size = sum(tensor.numel() * tensor.element_size() for each in found for tensor in each.values())
+    return found if size <= MAX_STATE_BYTES else []
 
 
 def set_parameters_beside_model(trainer: Trainer, values: Iterable[Mapping[str, Any]]) -> None:

@@ -204,7 +204,7 @@ class FitRestorer:
         checkpoint, self._checkpoint = self._checkpoint, {}
         if checkpoint.get("state_dict"):
             restore_weights(trainer.lightning_module, checkpoint["state_dict"])
-        set_parameters_beside_model(trainer, (self._own or self._saved["ranks"][0])["parameters"])
+        set_parameters_beside_model(trainer, self._own.get("parameters") or self._saved["parameters"])
         restore_pruning(trainer, self._saved["pruning"])
         restore_csv_files(trainer, self._saved["csv_files"])
         if self.replays:

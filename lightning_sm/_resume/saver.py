@@ -21,7 +21,7 @@ from lightning_sm._resume.choose import Choice
 from lightning_sm._resume.data import describe_data
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.model_state import found_by_searches, pruning_state
-from lightning_sm._resume.optimizers import Description, describe_optimizers
+from lightning_sm._resume.optimizers import Description, describe_optimizers, parameters_beside_model
 from lightning_sm._resume.ranks import removes_files
 from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
@@ -154,6 +154,7 @@ class SeriesSaver:
             "finders": found_by_searches(self._namespace, trainer),
             "optimizers": describe_optimizers(trainer),
             "configured": self._configured,
+            "parameters": on_cpu(parameters_beside_model(trainer)),
             "pruning": pruning_state(trainer),
             "ranks": gather_objects(trainer, rank_state(trainer, point, self._attributes)),
             "large": self._attributes.take_large(),

@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from enum import Enum
 from fractions import Fraction
 from types import SimpleNamespace
+from typing import Any
 
 import numpy
 import pytest
@@ -72,9 +73,9 @@ class Stage(Enum):
 
 
 VALUES = [
-    Stage.MAIN, 3, 0.5, True, None, "text", [1, [2.5, "a"]], (1, (2,)), {1, 2}, frozenset({"a"}), deque([1, 2], maxlen=2),
+    3, 0.5, True, None, "text", [1, [2.5, "a"]], (1, (2,)), {1, 2}, frozenset({"a"}), deque([1, 2], maxlen=2),
     {"a": [1], 2: {"b": None}}, OrderedDict(b=1, a=2), Counter("aab"), defaultdict(list, a=[1]), defaultdict(None, a=1),
-    [{"loss": 0.25}, {"loss": 0.5}],
+    [{"loss": 0.25}, {"loss": 0.5}], Stage.MAIN,
     torch.arange(3), torch.ones(2, dtype=torch.bfloat16), EMPTY, TRACED * 2, TRACED,
     numpy.eye(2), numpy.arange(3)[::2], numpy.float32(0.5), numpy.array(2),
 ]  # fmt: skip
@@ -373,7 +374,8 @@ def test_a_member_that_an_enumeration_no_longer_has_is_told(lines, monkeypatch):
 
 
 def test_a_data_sets_other_transform_is_told(lines):
-    data, module = Data(), Module()
+    data: Any = Data()
+    module: Any = Module()
     data.transform, data.file, data.cache, module.transform = torch.nn.ReLU(), None, [object()], len
 
     def train():

@@ -229,18 +229,22 @@ def assigned_optimizers(pl, size):
 
 @setup
 def parameters_beside_the_model(pl, size):
-    """The coefficient of an equation, which is no part of the model's state."""
+    """The coefficient of an equation, and layers in a list: no part of the model's state."""
 
     class Net(net(pl)):
         def __init__(self):
             super().__init__()
-            self.equation = {"coefficient": torch.nn.Parameter(torch.ones(()))}
+            self.equation = {"coefficient": nn.Parameter(torch.ones(()))}
+            self.hidden = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))]
 
         def loss(self, batch):
-            return super().loss(batch) * self.equation["coefficient"].exp()
+            inputs, targets = batch
+            factor = self.equation["coefficient"].exp() + self.hidden[0][1].running_mean.square().sum()
+            return super().loss((self.hidden[0](inputs), targets)) * factor
 
         def configure_optimizers(self):
-            return torch.optim.Adam([*self.parameters(), *self.equation.values()], lr=0.01)
+            beside = [*self.equation.values(), *self.hidden[0].parameters()]
+            return torch.optim.Adam([*self.parameters(), *beside], lr=0.01)
 
     return Setup(Net(), shuffled(size))
 
