@@ -40,6 +40,7 @@ from lightning_sm._resume.data import (
     sampler_of,
     set_sampler_epoch,
 )
+from lightning_sm._resume.gradients import set_gradients
 from lightning_sm._resume.model_state import restore_pruning, restore_searches, restore_weights
 from lightning_sm._resume.optimizers import make_optimizers, set_parameters_beside_model
 from lightning_sm._resume.random_state import set_process_state
@@ -229,6 +230,7 @@ class FitRestorer:
             self._read_loaders(trainer)
             self._attributes.begin(trainer)  # the first run had begun to read, too
         self._restore_attributes(trainer)
+        set_gradients(trainer, self._saved["gradients"], self._own.get("gradients"))
         if not self._own:
             return
         restore_logged(trainer, self._own)

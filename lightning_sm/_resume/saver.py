@@ -19,6 +19,7 @@ from lightning_sm._resume.attributes import Attributes
 from lightning_sm._resume.callback_files import note_checkpoints, states_with_scores
 from lightning_sm._resume.choose import Choice
 from lightning_sm._resume.data import describe_data
+from lightning_sm._resume.gradients import unused_gradients
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.model_state import found_by_searches, pruning_state
 from lightning_sm._resume.optimizers import Description, describe_optimizers, parameters_beside_model
@@ -154,6 +155,7 @@ class SeriesSaver:
             "finders": found_by_searches(self._namespace, trainer),
             "optimizers": describe_optimizers(trainer),
             "configured": self._configured,
+            "gradients": unused_gradients(trainer),
             "parameters": on_cpu(parameters_beside_model(trainer)),
             "pruning": pruning_state(trainer),
             "ranks": gather_objects(trainer, rank_state(trainer, point, self._attributes)),

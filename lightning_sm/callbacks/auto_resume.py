@@ -25,6 +25,7 @@ from lightning_sm._resume.attributes import Attributes
 from lightning_sm._resume.callback_files import leave_files, list_checkpoints, replace_leftovers
 from lightning_sm._resume.choose import Choice, ResumeMode, choose, describe_world_change
 from lightning_sm._resume.fits import counts_fits, is_search, is_search_within, next_fit, stopping_criteria
+from lightning_sm._resume.gradients import note_steps
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.install import install_saves, read_plainly
 from lightning_sm._resume.model_state import are_equal, sums_of
@@ -344,6 +345,7 @@ class AutoResumeMixin(Callback):
             self._attributes,
             self._restorer.configured or describe_optimizers(trainer),
         )
+        self._undo += note_steps(trainer)
         is_due, save = partial(self.saver.is_due, trainer), partial(self.saver.save, trainer)
         ask_at_save_points(self.namespace, trainer, self, is_due, save)
 

@@ -166,6 +166,32 @@ def manual_optimization(pl, size):
 
 
 @setup
+def gradients_over_batches(pl, size):
+    """One of two optimizers uses the gradients of five batches, which go on from one epoch to the next."""
+
+    class Net(net(pl)):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization, self.batches = False, 0
+
+        def training_step(self, batch, batch_idx):
+            first, second = self.optimizers()
+            first.zero_grad()
+            self.manual_backward(self.loss(batch))
+            first.step()
+            self.batches += 1
+            if self.batches % 5 == 0:
+                second.step()
+                second.zero_grad()
+
+        def configure_optimizers(self):
+            first, last = self.layers[0].parameters(), self.layers[2].parameters()
+            return [torch.optim.SGD(first, lr=0.01, momentum=0.9), torch.optim.Adam(last, lr=0.01)]
+
+    return Setup(Net(), shuffled(size))
+
+
+@setup
 def private_optimizer(pl, size):
     """An optimizer and a schedule that Lightning does not know."""
 
