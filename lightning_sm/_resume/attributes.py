@@ -64,6 +64,8 @@ _BASES = ("abc", "argparse", "types", "typing")
 _MAX_SAMPLER_BYTES = 16 * 2**20
 # With what the names of the data sets of a loader begin, and of what they hold.
 _LOADER = "loader"
+# The program's script, whose global variables may be counters and generators.
+_SCRIPT = "script"
 #: With what the names of the trainer and its loops begin.
 TRAINER = "trainer"
 # Their arguments that programs and callbacks change while they train.
@@ -105,11 +107,11 @@ class Attributes:
 
     Those of the model, of its modules, with the modes of training and evaluation and ``requires_grad`` of its
     parameters; of the data module and the training's data sets; of callbacks and of optimizers; arguments of the
-    trainer; and of plain objects of the project that one of these holds, such as an average of the weights, with the
-    states of modules, metrics, optimizers and the like that Lightning does not save. Other objects of Lightning, torch
-    and this package have their own ways, as have callbacks, data modules and optimizers with a ``state_dict`` of their
-    own, and the states of the model's metrics. Flags of callbacks are left out: one that a signal has set would stop
-    the training again.
+    trainer; global variables of the script; and of plain objects of the project that one of these holds, such as an
+    average of the weights, with the states of modules, metrics, optimizers and the like that Lightning does not save.
+    Other objects of Lightning, torch and this package have their own ways, as have callbacks, data modules and
+    optimizers with a ``state_dict`` of their own, and the states of the model's metrics. Flags of callbacks are left
+    out: one that a signal has set would stop the training again.
 
     Args:
         namespace: Lightning's namespace.
@@ -223,12 +225,12 @@ class Attributes:
         for name, each in self._holders(trainer):
             yield name, each
             yield from _held(name, each, seen, most)
-            if _is_projects(each):
+            if _is_projects(each) or name == _SCRIPT:
                 yield f"{name} generators", _Generators(each, known)
         yield from data
 
     def _holders(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
-        """The project's modules, callbacks, optimizers and data module."""
+        """The project's modules, callbacks, optimizers, data module and script."""
         for name, each in trainer.lightning_module.named_modules():
             if _is_projects(each) or _is_metric(each) or type(each).__module__.startswith("torch.nn.modules"):
                 yield f"model.{name}" if name else "model", each
@@ -241,6 +243,7 @@ class Attributes:
         module: Any = getattr(trainer, "datamodule", None)
         if module is not None and not _has_state(module, lightning.LightningDataModule):
             yield "data module", module
+        yield _SCRIPT, sys.modules["__main__"]
 
     def _read(self, trainer: Trainer, owners: Iterable[Tuple[str, Any]], others: Set[Any]) -> Packed:
         import torch
@@ -256,7 +259,7 @@ class Attributes:
         for owner, each in owners:
             if owner.startswith("callback"):
                 left_out: Tuple[type, ...] = (bool,)
-            elif owner.startswith(TRAINER) or ((_is_projects(each) or _is_metric(each)) and not is_fsdp):
+            elif owner.startswith((TRAINER, _SCRIPT)) or ((_is_projects(each) or _is_metric(each)) and not is_fsdp):
                 left_out = ()
             else:
                 # Pruning and FSDP set tensors, StochasticWeightAveraging takes the momentum of batch norms for a while.
@@ -264,6 +267,8 @@ class Attributes:
             own = getattr(each, "__dict__", {})
             if owner.startswith(TRAINER):
                 own = {name: value for name, value in own.items() if name in _ARGUMENTS}
+            elif owner == _SCRIPT:
+                own = {name: value for name, value in own.items() if not name.startswith("__")}
             elif isinstance(each, torch.optim.Optimizer):
                 own = {name: value for name, value in own.items() if name not in of_optimizers}
             elif _is_metric(each):

@@ -3,10 +3,11 @@
 import io
 import logging
 import random
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from enum import Enum
 from fractions import Fraction
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy
@@ -364,6 +365,30 @@ def test_what_cannot_be_saved_is_named_once_and_the_rest_is_saved(lines):
         "generator or container of these.",
         "Not saved for a restart: the attribute model.memory, which takes more than 4 MiB.",
     ]
+
+
+def test_global_variables_of_the_script(lines, monkeypatch):
+    def start():
+        script: Any = ModuleType("__main__")
+        script.count, script.rng, script.table, script.history = 0, numpy.random.default_rng(3), torch.zeros(2), []
+        script.meter, script.rule = Own(), len
+        monkeypatch.setitem(sys.modules, "__main__", script)
+        return script
+
+    def train():
+        script.count, script.table, script.meter.value, script.rule = 3, torch.ones(2), 4, abs
+        script.history.append(0.5)
+        script.drawn = script.rng.random()
+
+    script = start()
+    saved = saved_after(trainer_of(), train)
+    state = script.rng.bit_generator.state
+    script = start()
+    restored(saved)
+    assert (script.count, script.table.tolist(), script.history, script.meter.value) == (3, [1.0, 1.0], [0.5], 4)
+    assert (script.rng.bit_generator.state, script.drawn) == (state, saved["script"]["drawn"])
+    what = "which is no number, text, tensor, array, generator or container of these."
+    assert lines == [f"Not saved for a restart: the attribute script.rule, {what}"]
 
 
 def test_a_member_that_an_enumeration_no_longer_has_is_told(lines, monkeypatch):
