@@ -1,9 +1,8 @@
 """What callbacks of Lightning or of a project cannot do where each process holds a part of the weights only."""
 
-import zlib
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._lightning.collectives import gather_objects
+from lightning_sm._lightning.collectives import digest_of, gather_objects
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.strategies import is_sharded, strategy_kind
 from lightning_sm._lightning.trainer import AVERAGING, Trainer, callbacks_named
@@ -75,7 +74,7 @@ def warn_of_own_states(trainer: Trainer, checkpoint: Mapping[str, Any]) -> None:
         **{str(key): value for key, value in checkpoint.items() if key not in (*_SHARDS, "callbacks")},
         **{str(key): value for key, value in checkpoint.get("callbacks", {}).items()},
     }
-    digests = gather_objects(trainer, {key: _digest(value) for key, value in states.items()})
+    digests = gather_objects(trainer, {key: digest_of(value) for key, value in states.items()})
     found = _first_difference(digests)
     if found is not None and trainer.is_global_zero:
         log.warning(
@@ -91,21 +90,3 @@ def _first_difference(digests: Sequence[Mapping[str, int]]) -> Optional[Tuple[in
             if own.get(key) != first:
                 return rank, key.partition("{")[0]
     return None
-
-
-def _digest(value: Any, digest: int = 0) -> int:
-    """The CRC of the shapes and bytes of all tensors in nested containers."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        own = value.to_local() if hasattr(value, "to_local") else value
-        digest = zlib.crc32(f"{own.dtype} {tuple(own.shape)}".encode(), digest)
-        if own.layout is torch.strided and own.device.type != "meta":  # others have no bytes to look at
-            content: Any = own.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            digest = zlib.crc32(content, digest)
-        return digest
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    for each in value if isinstance(value, (list, tuple)) else ():
-        digest = _digest(each, digest)
-    return digest

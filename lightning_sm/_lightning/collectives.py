@@ -1,10 +1,11 @@
-"""Collectives of a trainer's strategy, at once and throttled, and the end of process groups."""
+"""Collectives of a trainer's strategy, at once and throttled, what ranks compare, and the end of process groups."""
 
 import atexit
 import pickle
 import sys
 import time
-from typing import Any, Callable, List, Sequence, Tuple, TypeVar
+import zlib
+from typing import Any, Callable, List, Mapping, Sequence, Tuple, TypeVar
 
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.trainer import Trainer
@@ -16,6 +17,7 @@ __all__ = [
     "any_true",
     "broadcast",
     "destroy_at_exit",
+    "digest_of",
     "gather",
     "gather_objects",
     "gather_on_main",
@@ -216,3 +218,21 @@ def _destroy() -> None:
     if dist.is_available() and dist.is_initialized():
         time.sleep(_SLEEP_SECONDS)
         dist.destroy_process_group()
+
+
+def digest_of(value: Any, digest: int = 0) -> int:
+    """The CRC of the shapes and bytes of all tensors in nested containers, by which ranks see whether they differ."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        own = value.to_local() if hasattr(value, "to_local") else value
+        digest = zlib.crc32(f"{own.dtype} {tuple(own.shape)}".encode(), digest)
+        if own.layout is torch.strided and own.device.type != "meta":  # others have no bytes to look at
+            content: Any = own.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            digest = zlib.crc32(content, digest)
+        return digest
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    for each in value if isinstance(value, (list, tuple)) else ():
+        digest = digest_of(each, digest)
+    return digest

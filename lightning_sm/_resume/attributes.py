@@ -217,8 +217,7 @@ class Attributes:
         yield f"{TRAINER}.fit_loop", trainer.fit_loop
         yield f"{TRAINER}.fit_loop.epoch_loop", trainer.fit_loop.epoch_loop
         loaders = loaders_of(trainer)
-        # Those of samplers have their own way.
-        known = {id(value) for loader in loaders for *_, value in sampler_attributes(loader)}
+        known = _sampler_generators(trainer)
         data = [
             each for index, loader in enumerate(loaders) for each in _data_sets(loader, f"{_LOADER} {index}", known)
         ]
@@ -389,9 +388,14 @@ def _restored_otherwise(trainer: Trainer) -> Set[Any]:
     states = [each for optimizer in _optimizers(trainer) for each in optimizer.state.values()]
     values = (value for state in states if isinstance(state, dict) for value in state.values())
     found.update(_address(value) for value in values if isinstance(value, torch.Tensor))
-    held = (value for loader in loaders_of(trainer) for _, _, _, value in sampler_attributes(loader))
-    found.update(id(value) for value in held if is_generator(value))
+    found.update(_sampler_generators(trainer))
     return found - {None, 0}  # of tensors without numbers, such as parameters that are elsewhere
+
+
+def _sampler_generators(trainer: Trainer) -> Set[int]:
+    """The numbers of the generators that are restored with their samplers."""
+    held = (value for loader in loaders_of(trainer) for *_, value in sampler_attributes(loader))
+    return {id(value) for value in held if is_generator(value)}
 
 
 def _is_projects(value: Any) -> bool:

@@ -1,13 +1,13 @@
 """Gradients that a program has summed up and not used yet, where it optimizes manually and steps more rarely."""
 
-import zlib
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
+from lightning_sm._lightning.collectives import digest_of
 from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 
-__all__ = ["checksum_of", "note_steps", "set_gradients", "unused_gradients"]
+__all__ = ["note_steps", "set_gradients", "unused_gradients"]
 
 # Of a gradient: its version when an optimizer has used it.
 _USED = "_lightning_sm_used"
@@ -18,10 +18,15 @@ def note_steps(trainer: Trainer) -> List[Callable[[], None]]:
 
     Those of an optimizer that tells of no steps (torch before 2.0, classes not torch's) are taken for unused.
     """
-    if trainer.lightning_module.automatic_optimization:
+    if not _sums_up(trainer):
         return []
     hooked = [each for each in trainer.optimizers if hasattr(each, "register_step_post_hook")]
     return [each.register_step_post_hook(_note).remove for each in hooked]
+
+
+def _sums_up(trainer: Trainer) -> bool:
+    """Whether gradients may outlast a step: Lightning uses each, and sharded ones are left to their strategy."""
+    return not (trainer.lightning_module.automatic_optimization or is_sharded(trainer))
 
 
 def _note(optimizer: Any, *_: Any) -> None:
@@ -32,33 +37,24 @@ def _note(optimizer: Any, *_: Any) -> None:
 
 def unused_gradients(trainer: Trainer) -> Dict[str, Any]:
     """The gradients of the model's parameters, by names, to which something was added since an optimizer used them."""
-    model = trainer.lightning_module
-    if model.automatic_optimization or is_sharded(trainer):
+    if not _sums_up(trainer):
         return {}
-    found = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+    parameters = trainer.lightning_module.named_parameters()
+    found = {name: each.grad for name, each in parameters if each.grad is not None}
     return {name: grad.detach().cpu() for name, grad in found.items() if getattr(grad, _USED, None) != grad._version}
 
 
-def checksum_of(gradients: Mapping[str, Any]) -> int:
-    """A number by which ranks see whether they have the same ones, which all strategies see to but in ``no_sync``."""
-    import torch
-
-    checksum = 0
-    for gradient in gradients.values():
-        checksum = zlib.crc32(gradient.contiguous().reshape(-1).view(torch.uint8).numpy().data, checksum)
-    return checksum
-
-
-def set_gradients(trainer: Trainer, gradients: Mapping[str, Any], checksum: Optional[int]) -> None:
+def set_gradients(trainer: Trainer, gradients: Mapping[str, Any], digest: Optional[int]) -> None:
     """Set what :func:`unused_gradients` returned on global rank 0.
 
     Args:
         trainer: The trainer, before the first batch.
         gradients: The gradients.
-        checksum: That of this rank's own ones; ``None`` for a rank that had none.
+        digest: Of this rank's own ones; ``None`` for a rank that had none. All strategies see to it that ranks have the
+            same, but in ``no_sync``.
     """
     for name, parameter in trainer.lightning_module.named_parameters():
         if name in gradients:
             parameter.grad = gradients[name].to(parameter.device, copy=True)
-    if gradients and checksum not in (None, checksum_of(gradients)):
+    if gradients and digest not in (None, digest_of(gradients)):
         log.warning("Not restored: gradients that each rank had summed up by itself.")

@@ -132,10 +132,10 @@ def _beside_model(trainer: Trainer) -> Iterator[Tuple[Any, Dict[str, Any]]]:
 
 def _assign(namespace: Namespace, trainer: Trainer, saved: Description) -> None:
     """Make what the program has assigned while it trained; nothing where one of it cannot be made."""
-    before, now = list(trainer.optimizers), describe_optimizers(trainer)
+    before = list(trainer.optimizers)
     parameters = dict(trainer.lightning_module.named_parameters())
     # A scheduler of no optimizer has stayed with one that was replaced, maybe by one of the same class.
-    pairs = zip(saved["schedulers"], now["schedulers"])
+    pairs = zip(saved["schedulers"], describe_optimizers(trainer)["schedulers"])
     replaced = {present["optimizer"] for each, present in pairs if each["optimizer"] is None}
     kept = {(index, _class_of(each)): each for index, each in enumerate(before) if index not in replaced}
     try:

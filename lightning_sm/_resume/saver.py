@@ -8,7 +8,7 @@ from typing import Any, Dict, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.checkpoints import dump_checkpoint, saving_for_restart
-from lightning_sm._lightning.collectives import broadcast, gather_objects
+from lightning_sm._lightning.collectives import broadcast, digest_of, gather_objects
 from lightning_sm._lightning.csv_logs import csv_files
 from lightning_sm._lightning.legacy import epochs_trained, logged_step, strategy_of
 from lightning_sm._lightning.restart import SavePoint, loaders_of, mark_point, reload_epoch, repeats_loaders
@@ -142,6 +142,8 @@ class SeriesSaver:
 
     def _state_of(self, trainer: Trainer, point: SavePoint, record: CheckpointRecord) -> Dict[str, Any]:
         progress: Any = trainer.fit_loop.epoch_loop.batch_progress
+        gradients = unused_gradients(trainer)
+        own = {**rank_state(trainer, point, self._attributes), "gradients": digest_of(gradients)}
         return {
             "record": asdict(broadcast(trainer, record)),
             "directory": real_path(self._series.root),
@@ -155,10 +157,10 @@ class SeriesSaver:
             "finders": found_by_searches(self._namespace, trainer),
             "optimizers": describe_optimizers(trainer),
             "configured": self._configured,
-            "gradients": unused_gradients(trainer),
+            "gradients": gradients,
             "parameters": on_cpu(parameters_beside_model(trainer)),
             "pruning": pruning_state(trainer),
-            "ranks": gather_objects(trainer, rank_state(trainer, point, self._attributes)),
+            "ranks": gather_objects(trainer, own),
             "large": self._attributes.take_large(),
             "communication": communication_states(trainer),
             "csv_files": csv_files(trainer),

@@ -15,7 +15,6 @@ from lightning_sm._lightning.results import (
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.attributes import Attributes, get_sampler_state, set_sampler_state
 from lightning_sm._resume.data import is_ordered, is_stateful, sampler_of
-from lightning_sm._resume.gradients import checksum_of, unused_gradients
 from lightning_sm._resume.optimizers import small_parameters_beside_model
 from lightning_sm._resume.random_state import get_process_state
 
@@ -39,7 +38,6 @@ def rank_state(trainer: Trainer, point: SavePoint, attributes: Attributes) -> Di
         "results": results_of(trainer) if within else [],
         "metric_states": metric_states(trainer.lightning_module),
         "logged": logged_values(trainer),
-        "gradients": checksum_of(unused_gradients(trainer)),
         "parameters": [] if trainer.is_global_zero else small_parameters_beside_model(trainer),
     }
     return {**on_cpu(state), "attributes": attributes.state(trainer)}

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightning_sm._resume.gradients import checksum_of, note_steps, set_gradients, unused_gradients
+from lightning_sm._lightning.collectives import digest_of
+from lightning_sm._resume.gradients import note_steps, set_gradients, unused_gradients
 from tests.helpers.interrupted import pl
 
 
@@ -54,8 +55,8 @@ def test_ranks_that_had_other_gradients_say_so(trainer, lines):
     model = trainer.lightning_module
     model.add()
     saved = unused_gradients(trainer)
-    for checksum in (checksum_of(saved), None, 1):
+    for digest in (digest_of(saved), None, 1):
         model.zero_grad()
-        set_gradients(trainer, saved, checksum)
-        assert checksum_of(unused_gradients(trainer)) == checksum_of(saved)
+        set_gradients(trainer, saved, digest)
+        assert digest_of(unused_gradients(trainer)) == digest_of(saved)
     assert lines == ["Not restored: gradients that each rank had summed up by itself."]
