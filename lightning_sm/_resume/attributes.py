@@ -12,10 +12,9 @@ import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from contextlib import suppress
 from enum import Enum, EnumMeta
-from types import SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from lightning_sm._installed import is_installed
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.restart import loaders_of
@@ -24,6 +23,7 @@ from lightning_sm._lightning.strategies import is_sharded, strategy_kind
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._resume.optimizers import parameters_beside_model
+from lightning_sm._resume.program import PROGRAM, is_others, is_plain, is_projects, program_owners
 from lightning_sm._resume.random_state import (
     add_generator_within,
     generators_within,
@@ -58,14 +58,10 @@ _COUNTED = ("array", "builtins", "collections", "pandas")
 _MAX_DEPTH = 50
 # As many objects that others hold.
 _MAX_HELD = 100
-# Modules of Python with classes that hold nothing, or nothing but attributes.
-_BASES = ("abc", "argparse", "types", "typing")
 # Of an attribute of a sampler: the order of two million items.
 _MAX_SAMPLER_BYTES = 16 * 2**20
 # With what the names of the data sets of a loader begin, and of what they hold.
 _LOADER = "loader"
-# The program's script, whose global variables may be counters and generators.
-_SCRIPT = "script"
 #: With what the names of the trainer and its loops begin.
 TRAINER = "trainer"
 # Their arguments that programs and callbacks change while they train.
@@ -73,11 +69,8 @@ _ARGUMENTS = {
     "accumulate_grad_batches", "check_val_every_n_epoch", "gradient_clip_algorithm", "gradient_clip_val",
     "limit_train_batches", "limit_val_batches", "max_epochs", "max_steps", "min_epochs", "min_steps",
 }  # fmt: skip
-# Packages whose objects are restored in other ways, or need not be.
-_NOT_PROJECTS = {
-    "builtins", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric", "lightning_sm", "deepspeed",
-    "smdistributed",
-}  # fmt: skip
+# Of these, modules and classes have many.
+_DEFINITIONS = {FunctionType, ModuleType, classmethod, property, staticmethod, type}
 _PLAIN = (bool, int, float, str, type(None))
 _SEQUENCES = {each.__name__: each for each in (list, tuple, set, frozenset)}
 _MAPPINGS = {each.__name__: each for each in (dict, OrderedDict, Counter)}
@@ -107,11 +100,11 @@ class Attributes:
 
     Those of the model, of its modules, with the modes of training and evaluation and ``requires_grad`` of its
     parameters; of the data module and the training's data sets; of callbacks and of optimizers; arguments of the
-    trainer; global variables of the script; and of plain objects of the project that one of these holds, such as an
-    average of the weights, with the states of modules, metrics, optimizers and the like that Lightning does not save.
-    Other objects of Lightning, torch and this package have their own ways, as have callbacks, data modules and
-    optimizers with a ``state_dict`` of their own, and the states of the model's metrics. Flags of callbacks are left
-    out: one that a signal has set would stop the training again.
+    trainer; global variables of the project's modules and classes; and of plain objects of the project that one of
+    these holds, such as an average of the weights, with the states of modules, metrics, optimizers and the like
+    that Lightning does not save. Other objects of Lightning, torch and this package have their own ways, as have
+    callbacks, data modules and optimizers with a ``state_dict`` of their own, and the states of the model's
+    metrics. Flags of callbacks are left out: one that a signal has set would stop the training again.
 
     Args:
         namespace: Lightning's namespace.
@@ -146,13 +139,15 @@ class Attributes:
         # Where the model is sharded, each rank has another part of what is as large.
         size = MAX_STATE_BYTES if is_sharded(trainer) else max(MAX_STATE_BYTES, 2 * _size_of_model(trainer))
         for owner, values in self._read(trainer, owners.items(), others).items():
+            if owner.startswith(PROGRAM) and owner not in self._before:
+                continue  # a module that was imported since the start
             before = self._before.get(owner, {})
             changed, lost = changed_values(before, values)
             if owner == _CLASSES:
                 for name, cls in changed.items():
                     self._tell(trainer, "model", name, f"has become a {cls}")
                 continue
-            if owner.startswith(_LOADER):
+            if owner.startswith((_LOADER, *PROGRAM)):
                 changed = _without_numbers_of_what_was_made(before, changed, lost)
             for name in lost:
                 large = _packed_or_not(_value_of(owners[owner], name), others, size)
@@ -198,7 +193,7 @@ class Attributes:
             states: What Lightning has saved of callbacks.
         """
         base, kept = self._namespace.module().Callback, self._namespace.module("callbacks").ModelCheckpoint
-        for callback in filter(_is_projects, callbacks_of(trainer)):
+        for callback in filter(is_projects, callbacks_of(trainer)):
             state = states.get(str(getattr(callback, "state_key", "")))
             is_own = state is not None and _has_state(callback, base) and not isinstance(callback, kept)
             if is_own and not _same(callback.state_dict(), state):
@@ -224,17 +219,17 @@ class Attributes:
         for name, each in self._holders(trainer):
             yield name, each
             yield from _held(name, each, seen, most)
-            if _is_projects(each) or name == _SCRIPT:
+            if is_projects(each) or name == PROGRAM[0]:
                 yield f"{name} generators", _Generators(each, known)
         yield from data
 
     def _holders(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
         """The project's modules, callbacks, optimizers, data module and script."""
         for name, each in trainer.lightning_module.named_modules():
-            if _is_projects(each) or _is_metric(each) or type(each).__module__.startswith("torch.nn.modules"):
+            if is_projects(each) or _is_metric(each) or type(each).__module__.startswith("torch.nn.modules"):
                 yield f"model.{name}" if name else "model", each
         lightning = self._namespace.module()
-        for index, callback in enumerate(each for each in callbacks_of(trainer) if _is_projects(each)):
+        for index, callback in enumerate(each for each in callbacks_of(trainer) if is_projects(each)):
             if not _has_state(callback, lightning.Callback):
                 yield f"callback {index} {type(callback).__qualname__}", callback
         for index, optimizer in enumerate(_optimizers(trainer)):
@@ -242,7 +237,7 @@ class Attributes:
         module: Any = getattr(trainer, "datamodule", None)
         if module is not None and not _has_state(module, lightning.LightningDataModule):
             yield "data module", module
-        yield _SCRIPT, sys.modules["__main__"]
+        yield from program_owners()
 
     def _read(self, trainer: Trainer, owners: Iterable[Tuple[str, Any]], others: Set[Any]) -> Packed:
         import torch
@@ -258,7 +253,7 @@ class Attributes:
         for owner, each in owners:
             if owner.startswith("callback"):
                 left_out: Tuple[type, ...] = (bool,)
-            elif owner.startswith((TRAINER, _SCRIPT)) or ((_is_projects(each) or _is_metric(each)) and not is_fsdp):
+            elif owner.startswith((TRAINER, *PROGRAM)) or ((is_projects(each) or _is_metric(each)) and not is_fsdp):
                 left_out = ()
             else:
                 # Pruning and FSDP set tensors, StochasticWeightAveraging takes the momentum of batch norms for a while.
@@ -266,7 +261,7 @@ class Attributes:
             own = getattr(each, "__dict__", {})
             if owner.startswith(TRAINER):
                 own = {name: value for name, value in own.items() if name in _ARGUMENTS}
-            elif owner == _SCRIPT:
+            elif owner.startswith(PROGRAM):
                 own = {name: value for name, value in own.items() if not name.startswith("__")}
             elif isinstance(each, torch.optim.Optimizer):
                 own = {name: value for name, value in own.items() if name not in of_optimizers}
@@ -398,13 +393,6 @@ def _sampler_generators(trainer: Trainer) -> Set[int]:
     return {id(value) for value in held if is_generator(value)}
 
 
-def _is_projects(value: Any) -> bool:
-    """Whether the class of an object is the project's: torch makes subclasses of those that it shards."""
-    packages = [cls.__module__.partition(".")[0] for cls in type(value).__mro__]
-    own = next(package for package in packages if package != "torch")
-    return own not in _NOT_PROJECTS and "torchmetrics" not in packages
-
-
 def _is_metric(value: Any) -> bool:
     return isinstance(value, sys.modules["torchmetrics"].Metric)
 
@@ -427,9 +415,9 @@ def _held(owner: str, holder: Any, seen: Set[int], most: int) -> Iterator[Tuple[
             # A data set may be torch's, such as a subset of the project's, or a library's; and be replaced by another.
             is_data = name in ("dataset", "datasets") and owner.startswith(_LOADER)
             name_of_each = f"{owner}.{name}{key}{f' {cls.__qualname__}' if is_data else ''}"
-            if _is_plain(cls) or is_data:
+            if is_plain(cls) or is_data:
                 seen.add(id(each))
-                if _is_projects(each):
+                if is_projects(each):
                     yield name_of_each, each
                 yield from _held(name_of_each, each, seen, most)
             # A data set may hold the model, and is read again from how it was when the epoch began.
@@ -455,27 +443,13 @@ def _stateful(value: Any, seen: Set[int]) -> Optional[_Stateful]:
 
 
 @functools.lru_cache(maxsize=None)
-def _is_plain(cls: Any) -> bool:
-    """Whether a class is the project's own, with such bases alone."""
-    modules = {base.__module__ for base in cls.__mro__[:-1]}
-    ours = any(module.partition(".")[0] in _NOT_PROJECTS for module in modules)
-    return not ours and all(module in _BASES or _is_own(module) for module in modules)
-
-
-@functools.lru_cache(maxsize=None)
 def _is_stateful(cls: Any) -> bool:
     """Whether objects of a library's class, or modules, save themselves. Loaders are read again."""
     import torch
 
-    packages = {base.__module__.partition(".")[0] for base in cls.__mro__[:-1]}
     has_state = hasattr(cls, "state_dict") and hasattr(cls, "load_state_dict") and not hasattr(cls, "__iter__")
-    return issubclass(cls, torch.nn.Module) or (has_state and not packages & _NOT_PROJECTS)
-
-
-def _is_own(module: str) -> bool:
-    """Whether a module is neither an installed one nor of Python itself."""
-    path = getattr(sys.modules.get(module), "__file__", None) or ""
-    return module == "__main__" or (bool(path) and not is_installed(path))
+    is_free = not any(is_others(base.__module__) for base in cls.__mro__[:-1])
+    return issubclass(cls, torch.nn.Module) or (has_state and is_free)
 
 
 def _optimizers(trainer: Trainer) -> List[Any]:
@@ -484,7 +458,7 @@ def _optimizers(trainer: Trainer) -> List[Any]:
 
     base = torch.optim.Optimizer
     present = [each for each in trainer.optimizers if isinstance(each, base)]
-    return [each for each in present if _is_projects(each) and not _has_state(each, base)]
+    return [each for each in present if is_projects(each) and not _has_state(each, base)]
 
 
 def _has_state(value: Any, base: type) -> bool:
@@ -611,6 +585,8 @@ def _value_of(owner: Any, name: str) -> Any:
 
 
 def _packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) -> Any:
+    if type(value) in _DEFINITIONS:
+        return _NotSaved(_OTHER, id(value), 0, callable(value))
     try:
         if is_generator(value) and id(value) not in others:
             return (_GENERATOR, get_generator_state(value))
@@ -744,15 +720,20 @@ def _same(one: Any, other: Any) -> bool:
 
     if type(one) is not type(other):
         return False
+    if isinstance(one, _NotSaved):
+        return bool(one == other)
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
     if isinstance(one, (tuple, list)):
         return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other.to(one.device))
     try:
-        return bool(one == other)
-    except Exception:  # what a project's class, or an array, raises
+        if isinstance(one, torch.Tensor):
+            if (one.dtype, one.shape) != (other.dtype, other.shape):
+                return False
+            other = other.to(one.device)
+            return bool(torch.equal(one, other) or torch.allclose(one, other, 0, 0, equal_nan=True))
+        return bool(one == other or (one != one and other != other))  # one that is not a number
+    except Exception:  # what a project's class, an array, or a tensor of some types raises
         return False
 
 

@@ -1,9 +1,11 @@
 """States of random number generators: those of the process, and those that samplers and loaders hold."""
 
+import functools
 import json
 import os
 import random
 import sys
+from types import FunctionType, ModuleType
 from typing import Any, Dict, Iterable, Iterator, Mapping, Tuple
 
 from lightning_sm._lightning.stand_in import original
@@ -144,7 +146,7 @@ def generators_within(value: Any) -> Dict[str, Any]:
             found[path] = each
         elif len(places) < _MAX_OBJECTS:
             items = ((f"{path}.{name}", item) for name, item in _items_of(each))
-            places.extend(place for place in items if is_generator(place[1]) or _has_items(place[1]))
+            places.extend(place for place in items if _has_items(place[1]) or is_generator(place[1]))
     return found
 
 
@@ -171,12 +173,15 @@ def add_generator_within(value: Any, path: str, state: Any, device: Any) -> None
 
 
 def _has_items(value: Any) -> bool:
+    kind: Any = type(value)
+    return len(value) <= _MAX_ITEMS if kind in (list, tuple, dict) else _has_attributes(kind)
+
+
+@functools.lru_cache(maxsize=None)
+def _has_attributes(kind: Any) -> bool:
     import torch
 
-    kind = type(value)
-    if kind in (list, tuple, dict):
-        return len(value) <= _MAX_ITEMS
-    is_left_out = issubclass(kind, (type, type(sys), torch.Tensor, torch.nn.Module))
+    is_left_out = issubclass(kind, (type, FunctionType, ModuleType, torch.Tensor, torch.nn.Module))
     return not is_left_out and kind.__module__.partition(".")[0] not in _WHOLE and kind.__dictoffset__ != 0
 
 
@@ -188,12 +193,18 @@ def _items_of(value: Any) -> Iterable[Tuple[Any, Any]]:
 
 def is_generator(value: Any) -> bool:
     """Whether it is a generator of torch, Python or numpy with a state of its own."""
+    kind: Any = type(value)
+    return _is_generator(kind)
+
+
+@functools.lru_cache(maxsize=None)
+def _is_generator(kind: Any) -> bool:
     import torch
 
-    if isinstance(value, (torch.Generator, random.Random)):
-        return not isinstance(value, random.SystemRandom)
+    if issubclass(kind, (torch.Generator, random.Random)):
+        return not issubclass(kind, random.SystemRandom)
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState))
+    return numpy is not None and issubclass(kind, (numpy.random.Generator, numpy.random.RandomState))
 
 
 def get_generator_state(generator: Any) -> Any:

@@ -367,28 +367,55 @@ def test_what_cannot_be_saved_is_named_once_and_the_rest_is_saved(lines):
     ]
 
 
-def test_global_variables_of_the_script(lines, monkeypatch):
+@pytest.mark.parametrize(("name", "owner"), [("__main__", "script"), ("data", "module data")])
+def test_global_variables(lines, monkeypatch, name, owner):
     def start():
-        script: Any = ModuleType("__main__")
-        script.count, script.rng, script.table, script.history = 0, numpy.random.default_rng(3), torch.zeros(2), []
-        script.meter, script.rule = Own(), len
-        monkeypatch.setitem(sys.modules, "__main__", script)
-        return script
+        module: Any = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, module)
+        module.__file__ = __file__
+        module.count, module.rng, module.table, module.history = 0, numpy.random.default_rng(3), torch.zeros(2), []
+        module.meter, module.rule = Own(), len
+        module.Meter = type("Meter", (), {"__module__": name, "made": 0})
+        return module
 
     def train():
-        script.count, script.table, script.meter.value, script.rule = 3, torch.ones(2), 4, abs
-        script.history.append(0.5)
-        script.drawn = script.rng.random()
+        module.count, module.table, module.meter.value, module.rule, module.Meter.made = 3, torch.ones(2), 4, abs, 5
+        module.history.append(0.5)
+        module.drawn = module.rng.random()
 
-    script = start()
+    module = start()
     saved = saved_after(trainer_of(), train)
-    state = script.rng.bit_generator.state
-    script = start()
+    state = module.rng.bit_generator.state
+    module = start()
     restored(saved)
-    assert (script.count, script.table.tolist(), script.history, script.meter.value) == (3, [1.0, 1.0], [0.5], 4)
-    assert (script.rng.bit_generator.state, script.drawn) == (state, saved["script"]["drawn"])
+    assert (module.count, module.table.tolist(), module.history) == (3, [1.0, 1.0], [0.5])
+    assert (module.meter.value, module.Meter.made) == (4, 5)
+    assert (module.rng.bit_generator.state, module.drawn) == (state, saved[owner]["drawn"])
     what = "which is no number, text, tensor, array, generator or container of these."
-    assert lines == [f"Not saved for a restart: the attribute script.rule, {what}"]
+    assert lines == [f"Not saved for a restart: the attribute {owner}.rule, {what}"]
+
+
+def test_numbers_of_a_module_that_tell_what_is_made_on_demand_are_made_anew(lines, monkeypatch):
+    module: Any = ModuleType("data")
+    module.__file__, module.client, module.is_ready, module.history = __file__, None, False, []
+    monkeypatch.setitem(sys.modules, "data", module)
+
+    def train():
+        module.client, module.is_ready = object(), True
+        module.history.append(0.5)
+        later: Any = ModuleType("later")
+        later.__file__, later.count = __file__, 1
+        monkeypatch.setitem(sys.modules, "later", later)
+
+    assert saved_after(trainer_of(), train) == {"module data": {"history": ("list", [0.5])}}
+    what = "which is no number, text, tensor, array, generator or container of these."
+    assert lines == [f"Not saved for a restart: the attribute module data.client, {what}"]
+
+
+def test_what_is_not_a_number_has_not_changed():
+    model: Any = Model()
+    model.best, model.table = float("nan"), torch.tensor([float("nan"), 1.0])
+    assert saved_of(lambda owner: None, model) == {}
 
 
 def test_a_member_that_an_enumeration_no_longer_has_is_told(lines, monkeypatch):

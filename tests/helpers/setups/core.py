@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from tests.helpers.tiny import with_batch_norm
 
 BATCH_SIZE = 4
+FACTORS: Dict[str, float] = {}
 SETUPS: Dict[str, Callable[[Any, "Size"], "Setup"]] = {}
 
 
@@ -272,6 +273,30 @@ def parameters_beside_the_model(pl, size):
             beside = [*self.equation.values(), *self.hidden[0].parameters()]
             return torch.optim.Adam([*self.parameters(), *beside], lr=0.01)
 
+    return Setup(Net(), shuffled(size))
+
+
+class Weighing:
+    """Its variables are of the class, beside the module's."""
+
+    batches = 0
+    noise: Any = None
+
+
+@setup
+def global_variables(pl, size):
+    """A module's and a class's own variables, which training reads and changes."""
+
+    class Net(net(pl)):
+        def training_step(self, batch, batch_idx):
+            Weighing.batches += 1
+            FACTORS["batches"] = 1 / Weighing.batches + Weighing.noise.random()
+            return super().training_step(batch, batch_idx)
+
+        def loss(self, batch):
+            return super().loss(batch) * FACTORS["batches"]
+
+    FACTORS["batches"], Weighing.batches, Weighing.noise = 1.0, 0, numpy.random.default_rng(5)
     return Setup(Net(), shuffled(size))
 
 

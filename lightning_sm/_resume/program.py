@@ -1,0 +1,64 @@
+"""What is the project's own: modules, whose global variables training may change, classes, and their objects."""
+
+import functools
+import sys
+from types import ModuleType
+from typing import Any, Iterator, List, Tuple
+
+from lightning_sm._installed import is_installed
+
+__all__ = ["PROGRAM", "is_others", "is_own", "is_plain", "is_projects", "program_owners"]
+
+#: With what the names of the program's modules and their classes begin.
+PROGRAM = ("script", "module ")
+_MAIN = "__main__"
+# Packages whose objects are restored in other ways, or need not be.
+_OTHERS = {
+    "builtins", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric", "lightning_sm",
+    "lightning_sm_entry", "deepspeed", "smdistributed",
+}  # fmt: skip
+# Modules of Python with classes that hold nothing, or nothing but attributes.
+_BASES = ("abc", "argparse", "types", "typing")
+
+
+def program_owners() -> Iterator[Tuple[str, Any]]:
+    """The script and the project's other modules, and the classes of each, which hold variables, by names."""
+    for name in _own_modules(len(sys.modules)):
+        module = sys.modules.get(name)
+        owner = PROGRAM[0] if name == _MAIN else PROGRAM[1] + name
+        yield owner, module
+        for key, each in list(getattr(module, "__dict__", {}).items()):
+            if isinstance(each, type) and each.__module__ == name:
+                yield f"{owner}.{key}", each
+
+
+@functools.lru_cache(maxsize=1)
+def _own_modules(number: int) -> List[str]:
+    """Of so many modules: thousands of a library are looked at again only when some were imported."""
+    modules = [name for name, each in sys.modules.items() if isinstance(each, ModuleType)]
+    return sorted(name for name in modules if is_own(name) and not is_others(name))
+
+
+def is_own(module: str) -> bool:
+    """Whether a module is neither an installed one nor of Python itself."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return module == _MAIN or (isinstance(file, str) and not is_installed(file))
+
+
+def is_others(module: str) -> bool:
+    """Whether a module's objects are restored in other ways than by their attributes, or need not be."""
+    return module.partition(".")[0] in _OTHERS
+
+
+def is_projects(value: Any) -> bool:
+    """Whether the class of an object is the project's: torch makes subclasses of those that it shards."""
+    packages = [cls.__module__.partition(".")[0] for cls in type(value).__mro__]
+    own = next(package for package in packages if package != "torch")
+    return own not in _OTHERS and "torchmetrics" not in packages
+
+
+@functools.lru_cache(maxsize=None)
+def is_plain(cls: Any) -> bool:
+    """Whether a class is the project's own, with such bases alone."""
+    modules = {base.__module__ for base in cls.__mro__[:-1]}
+    return not any(map(is_others, modules)) and all(module in _BASES or is_own(module) for module in modules)
