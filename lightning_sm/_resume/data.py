@@ -8,9 +8,8 @@ from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.stand_in import StandIn, iterated_by
 from lightning_sm._lightning.trainer import Trainer
-from lightning_sm._resume.attributes import (
+from lightning_sm._resume.data_values import (
     changed_data_set_values,
-    changed_values,
     data_set_values,
     get_sampler_state,
     sampler_values,
@@ -18,6 +17,7 @@ from lightning_sm._resume.attributes import (
     set_sampler_state,
 )
 from lightning_sm._resume.random_state import get_process_state, set_process_state
+from lightning_sm._resume.values import changed_values
 
 __all__ = [
     "IteratedLoader",

@@ -27,7 +27,7 @@ from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._lightning.trainer_hooks import call_skipped_train_hooks, start_averages
 from lightning_sm._logging import log
-from lightning_sm._resume.attributes import TRAINER, Attributes, set_sampler_state, with_large
+from lightning_sm._resume.attributes import TRAINER, Attributes, with_large
 from lightning_sm._resume.callback_files import adopt_checkpoints
 from lightning_sm._resume.data import (
     IteratedLoader,
@@ -40,6 +40,7 @@ from lightning_sm._resume.data import (
     sampler_of,
     set_sampler_epoch,
 )
+from lightning_sm._resume.data_values import set_sampler_state
 from lightning_sm._resume.gradients import set_gradients
 from lightning_sm._resume.model_state import restore_pruning, restore_searches, restore_weights
 from lightning_sm._resume.optimizers import make_optimizers, set_parameters_beside_model

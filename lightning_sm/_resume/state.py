@@ -13,8 +13,9 @@ from lightning_sm._lightning.results import (
     set_metric_states,
 )
 from lightning_sm._lightning.trainer import Trainer
-from lightning_sm._resume.attributes import Attributes, get_sampler_state, set_sampler_state
+from lightning_sm._resume.attributes import Attributes
 from lightning_sm._resume.data import is_ordered, is_stateful, sampler_of
+from lightning_sm._resume.data_values import get_sampler_state, set_sampler_state
 from lightning_sm._resume.optimizers import small_parameters_beside_model
 from lightning_sm._resume.random_state import get_process_state
 

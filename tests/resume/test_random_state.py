@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler
 
-from lightning_sm._resume.attributes import get_sampler_state, set_sampler_state
+from lightning_sm._resume.data_values import get_sampler_state, set_sampler_state
 from lightning_sm._resume.random_state import generators_within, get_process_state, set_process_state
 from tests.helpers.setups import Counting, CountingLoader, Drawn, Numbers
 

@@ -1,0 +1,163 @@
+"""What objects hold: the project's own objects, states of libraries' objects, generators; and how each is set."""
+
+import functools
+import sys
+from collections import deque
+from typing import Any, Iterable, Iterator, Optional, Set, Tuple
+
+from lightning_sm._lightning.results import metric_states, set_metric_states
+from lightning_sm._logging import log
+from lightning_sm._resume.program import is_others, is_plain, is_projects
+from lightning_sm._resume.random_state import (
+    add_generator_within,
+    generators_within,
+    is_generator,
+    new_generator,
+    set_generator_state,
+)
+from lightning_sm._resume.values import GENERATOR, unpacked
+
+__all__ = ["LOADER", "MAX_HELD", "Generators", "Stateful", "held", "is_metric", "set_packed", "value_of"]
+
+#: As many objects that others hold.
+MAX_HELD = 100
+#: With what the names of the data sets of a loader begin, and of what they hold.
+LOADER = "loader"
+
+
+class Stateful:
+    """The state of an object that saves itself: of a module beside the model, such as a teacher, or of a scheduler."""
+
+    __slots__ = ("__dict__", "holder")
+
+    def __init__(self, holder: Any) -> None:
+        import torch
+
+        self.holder = holder
+        self.state = holder.state_dict()
+        if isinstance(holder, torch.nn.Module):
+            self.metrics = metric_states(holder)
+
+    def load(self, name: str, value: Any) -> None:
+        """Set one of the two."""
+        try:
+            if name == "metrics":
+                set_metric_states(self.holder, value)
+            else:
+                self.holder.load_state_dict(value)
+        except Exception as error:  # what its class raises, where the program makes it otherwise than before
+            log.warning("Not restored: the state of a %s: %s", type(self.holder).__qualname__, error)
+
+
+class Generators:
+    """The generators within a container or object, by paths, but for known ones, to which these are added."""
+
+    __slots__ = ("__dict__", "holder")
+
+    def __init__(self, holder: Any, known: Set[int]) -> None:
+        self.holder = holder
+        vars(self).update({path: each for path, each in generators_within(holder).items() if id(each) not in known})
+        known.update(map(id, vars(self).values()))
+
+
+def is_metric(value: Any) -> bool:
+    """Whether it is of torchmetrics."""
+    return isinstance(value, sys.modules["torchmetrics"].Metric)
+
+
+def held(owner: str, holder: Any, seen: Set[int], most: int) -> Iterator[Tuple[str, Any]]:
+    """The plain objects of the project that an object holds, also in short lists and dictionaries.
+
+    Such as a handwritten average of the weights, a meter, or a transform; and modules that are no part of the model.
+    """
+    for name, value in list(getattr(holder, "__dict__", {}).items()):
+        items: Iterable[Tuple[str, Any]] = [("", value)]
+        if type(value) in (list, tuple) and len(value) <= MAX_HELD:
+            items = ((f"[{index}]", each) for index, each in enumerate(value))
+        elif type(value) is dict and len(value) <= MAX_HELD:
+            items = ((f"[{key!r}]", each) for key, each in list(value.items()))
+        for key, each in items:
+            cls: Any = type(each)
+            if not hasattr(each, "__dict__") or id(each) in seen or len(seen) >= most:
+                continue
+            # A data set may be torch's, such as a subset of the project's, or a library's; and be replaced by another.
+            is_data = name in ("dataset", "datasets") and owner.startswith(LOADER)
+            name_of_each = f"{owner}.{name}{key}{f' {cls.__qualname__}' if is_data else ''}"
+            if is_plain(cls) or is_data:
+                seen.add(id(each))
+                if is_projects(each):
+                    yield name_of_each, each
+                yield from held(name_of_each, each, seen, most)
+            # A data set may hold the model, and is read again from how it was when the epoch began.
+            elif owner.startswith(("model", "callback")) and _is_stateful(cls):
+                seen.add(id(each))
+                found = _stateful(each, seen)
+                if found is not None:
+                    yield name_of_each, found
+
+
+def _stateful(value: Any, seen: Set[int]) -> Optional[Stateful]:
+    """The state of a library's object, but of what is around the model, or has a part of its state on other ranks."""
+    import torch
+
+    if isinstance(value, torch.nn.Module):
+        is_distributed = any(type(each).__module__.startswith("torch.distributed") for each in value.modules())
+        if is_distributed or any(id(parameter) in seen for parameter in value.parameters()):
+            return None
+    try:
+        return Stateful(value)
+    except Exception:  # what its class raises, such as ZeroRedundancyOptimizer
+        return None
+
+
+@functools.lru_cache(maxsize=None)
+def _is_stateful(cls: Any) -> bool:
+    """Whether objects of a library's class, or modules, save themselves. Loaders are read again."""
+    import torch
+
+    has_state = hasattr(cls, "state_dict") and hasattr(cls, "load_state_dict") and not hasattr(cls, "__iter__")
+    is_free = not any(is_others(base.__module__) for base in cls.__mro__[:-1])
+    return issubclass(cls, torch.nn.Module) or (has_state and is_free)
+
+
+def value_of(owner: Any, name: str) -> Any:
+    """An attribute, or a buffer of a module; ``None`` where there is neither."""
+    own = vars(owner)
+    return own[name] if name in own else own.get("_buffers", {}).get(name)
+
+
+def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
+    """Set an attribute, in place where others may hold the same object."""
+    import torch
+
+    now = value_of(owner, name)
+    if isinstance(packed, tuple) and packed[0] == GENERATOR:
+        if is_generator(now):
+            set_generator_state(now, packed[1])
+        elif isinstance(owner, Generators):
+            add_generator_within(owner.holder, name, packed[1], device)
+        elif now is None:
+            setattr(owner, name, new_generator(packed[1], device))
+        return
+    try:
+        value = unpacked(packed, device)
+    except (KeyError, TypeError) as error:  # of an enumeration that is not loaded, or has other members now
+        log.warning("Not restored: the attribute %s of a %s (%s)", name, type(owner).__qualname__, error)
+        return
+    if isinstance(owner, Stateful):
+        owner.load(name, value)
+        return
+    if type(now) is type(value):
+        if isinstance(now, (list, deque)):
+            now.clear()
+            now.extend(value)
+            return
+        if isinstance(now, (dict, set)):
+            now.clear()
+            now.update(value)
+            return
+        is_alike = isinstance(now, torch.Tensor) and (now.shape, now.dtype) == (value.shape, value.dtype)
+        if is_alike and now.device == value.device and not now.is_inference():
+            now.detach().copy_(value.detach())
+            return
+    setattr(owner, name, value)

@@ -1,0 +1,271 @@
+"""Copies of values that saves can hold, of types that ``torch.load(weights_only=True)`` loads, and what has changed."""
+
+import sys
+import zlib
+from collections import Counter, OrderedDict, defaultdict, deque
+from contextlib import suppress
+from enum import Enum, EnumMeta
+from types import FunctionType, ModuleType
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Set, Tuple
+
+from lightning_sm._lightning.results import MAX_STATE_BYTES
+from lightning_sm._resume.random_state import get_generator_state, is_generator
+
+__all__ = [
+    "GENERATOR",
+    "NotSaved",
+    "Packed",
+    "address_of",
+    "changed_values",
+    "checksums",
+    "is_same",
+    "packed_or_not",
+    "unpacked",
+    "without_numbers_of_what_was_made",
+]
+
+# About what an object of Python takes.
+_ITEM_BYTES = 64
+# Of so many items of a container it is looked at what has changed in them.
+_MANY = 10_000
+# Where the classes are that may be asked for their length.
+_COUNTED = ("array", "builtins", "collections", "pandas")
+# As many containers within each other are saved: one that holds itself has no end.
+_MAX_DEPTH = 50
+# Of these, modules and classes have many.
+_DEFINITIONS = {FunctionType, ModuleType, classmethod, property, staticmethod, type}
+_PLAIN = (bool, int, float, str, type(None))
+_SEQUENCES = {each.__name__: each for each in (list, tuple, set, frozenset)}
+_MAPPINGS = {each.__name__: each for each in (dict, OrderedDict, Counter)}
+_FACTORIES = {each.__name__: each for each in (list, dict, set, int, float)}
+#: Of the state of a generator.
+GENERATOR = "Generator"
+# Of an enumeration.
+_MEMBER = "Member"
+# Made anew for each epoch, beside numbers that must stay. Open files are iterators, too.
+_ITERATOR = "is an iterator"
+#: Copies of values, by the names of their owners, and their own.
+Packed = Dict[str, Dict[str, Any]]
+_OTHER = "is no number, text, tensor, array, generator or container of these"
+
+
+class _NotSavedError(Exception):
+    """A value cannot be saved; the message is the reason."""
+
+
+class NotSaved(NamedTuple):
+    """Stands for a value that cannot be saved: why, which object it is, and a tensor's version or another's length."""
+
+    why: str
+    number: int
+    version: int
+    is_called: bool
+
+
+class _Room:
+    """How many bytes a value may still take."""
+
+    def __init__(self, size: int) -> None:
+        self._size = self.left = size
+        self.depth = 0
+
+    def take(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise _NotSavedError(f"takes more than {self._size >> 20} MiB")
+
+
+def address_of(tensor: Any) -> Any:
+    """Where the numbers of a tensor are; ``None`` for one that holds others, such as a ``DTensor``, or none yet."""
+    try:
+        storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+        return storage.data_ptr()
+    except (RuntimeError, ValueError):  # the latter of a lazy module before its first batch
+        return None
+
+
+def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
+    """Return what has changed between two packed states, by name, and why some of it cannot be saved."""
+    changed = {path: each for path, each in now.items() if path not in before or not is_same(each, before[path])}
+    lost = {path: each.why for path, each in changed.items() if isinstance(each, NotSaved)}
+    return {path: each for path, each in changed.items() if path not in lost}, lost
+
+
+def without_numbers_of_what_was_made(
+    before: Mapping[str, Any], changed: Dict[str, Any], lost: Mapping[str, str]
+) -> Dict[str, Any]:
+    """Leave out what would deny that an open file, or what was read of one, is to be made again, which is not saved."""
+    if all(before.get(name) is not None or why == _ITERATOR for name, why in lost.items()):
+        return changed
+    return {name: each for name, each in changed.items() if not isinstance(each, _PLAIN)}
+
+
+def checksums(packed: Any) -> Any:
+    """A packed value with checksums in the place of its tensors."""
+    import torch
+
+    if isinstance(packed, torch.Tensor):
+        return zlib.crc32(packed.reshape(-1).view(torch.uint8).numpy().data)
+    return [checksums(each) for each in packed] if isinstance(packed, (tuple, list)) else packed
+
+
+def packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) -> Any:
+    """Return a copy of a value as saves hold it, or a :class:`NotSaved`.
+
+    Args:
+        value: The value.
+        others: Addresses of tensors, and numbers of generators, that are saved otherwise.
+        size: The bytes that the copy may take.
+    """
+    if type(value) in _DEFINITIONS:
+        return NotSaved(_OTHER, id(value), 0, callable(value))
+    try:
+        if is_generator(value) and id(value) not in others:
+            return (GENERATOR, get_generator_state(value))
+        return _pack(value, others, _Room(size))
+    except _NotSavedError as error:
+        # An object may answer to any name, or with an error.
+        is_iterator = hasattr(type(value), "__next__") and not hasattr(type(value), "read")
+        # A module makes another dictionary each time.
+        number = 0 if isinstance(value, dict) else id(value)
+        return NotSaved(_ITERATOR if is_iterator else str(error), number, _version(value, others), callable(value))
+
+
+def _version(value: Any, others: Set[Any], depth: int = 2) -> int:
+    """What changes when a value is changed in place, as far as a look at its items, or at some numbers, tells.
+
+    Numbers of what is restored otherwise do not count, as in an LSTM's list of its weights. Nothing of another class is
+    called: MONAI's ``Compose`` seeds its transforms anew when it is asked for its length.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if address_of(value) in others:
+            return id(value)
+        version, some = 0, []
+        with suppress(Exception):  # one without numbers, as on the device meta, or with none that Python has
+            version = 0 if value.is_inference() else value._version
+            # What is changed by its `data`, such as an average of weights, keeps its version.
+            if type(value) in (torch.Tensor, torch.nn.Parameter):
+                some = value.detach().reshape(-1)[:: value.numel() // 64 + 1].tolist()
+        return hash((version, repr(some)))
+    base: Any = next((each for each in (list, tuple, deque, dict, set, frozenset) if isinstance(value, each)), None)
+    if base is not None:
+        items = list(dict.values(value) if base is dict else base.__iter__(value))
+        if depth == 0 or len(items) > _MANY:
+            return hash(tuple(map(id, items)))
+        kinds = (torch.Tensor, list, dict)
+        versions = (_version(each, others, depth - 1) if isinstance(each, kinds) else id(each) for each in items)
+        return hash(tuple(versions))
+    if type(value).__module__ == "numpy" and hasattr(value, "flat"):
+        return hash(value.flat[:: value.size // 4096 + 1].tobytes())
+    is_counted = type(value).__module__.partition(".")[0] in _COUNTED and hasattr(type(value), "__len__")
+    return len(value) if is_counted else 0
+
+
+def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
+    """Return a copy of a value in host memory, of types that ``torch.load(weights_only=True)`` loads.
+
+    Raises:
+        _NotSavedError: It is another object, or a part of the model, or there is no room for it.
+    """
+    import torch
+
+    kind = type(value)
+    if kind in _PLAIN:
+        room.take(_ITEM_BYTES + (len(value) if kind is str else 0))
+        return value
+    if kind is torch.Tensor:
+        is_owned = value.layout is torch.strided and value.device.type != "meta" and address_of(value) not in others
+        if not is_owned or value.is_quantized:
+            raise _NotSavedError(_OTHER)
+        room.take(_ITEM_BYTES + value.numel() * value.element_size())
+        return (
+            "Tensor",
+            value.detach().to("cpu", copy=True),
+            value.device.type == "cpu",
+            value.is_leaf and value.requires_grad,
+        )
+    if kind.__module__ == "numpy":
+        if hasattr(value, "dtype") and value.dtype.kind in "biufc" and value.dtype.isnative:
+            room.take(_ITEM_BYTES + value.nbytes)
+            return ("ndarray", torch.as_tensor(value.copy())) if value.ndim else value.item()
+        raise _NotSavedError(_OTHER)
+    name = kind.__name__
+    room.take(_ITEM_BYTES)
+    # Of one that is too long even so, the first items tell.
+    are_few = kind in (list, tuple) and 8 * len(value) <= room.left
+    if are_few and all(type(each) is int and abs(each) < 2**63 for each in value):
+        room.take(8 * len(value))
+        return (name, torch.tensor(value, dtype=torch.int64))
+    if kind is deque:
+        return (name, _pack_each(value, others, room), value.maxlen)
+    if _SEQUENCES.get(name) is kind:
+        return (name, _pack_each(value, others, room))
+    factory = getattr(value.default_factory, "__name__", "") if kind is defaultdict else ""
+    if _MAPPINGS.get(name) is kind or (kind is defaultdict and _FACTORIES.get(factory) is value.default_factory):
+        return (name, list(zip(_pack_each(value, others, room), _pack_each(value.values(), others, room))), factory)
+    if isinstance(value, Enum) and _loaded(kind.__module__, kind.__qualname__) is kind:
+        return (_MEMBER, kind.__module__, kind.__qualname__, value.name)
+    raise _NotSavedError(_OTHER)
+
+
+def _loaded(module: str, name: str) -> Any:
+    """The enumeration of a module that is loaded, or ``None``."""
+    found = getattr(sys.modules.get(module), name, None)
+    return found if isinstance(found, EnumMeta) else None
+
+
+def _pack_each(values: Iterable[Any], others: Set[Any], room: _Room) -> List[Any]:
+    room.depth += 1
+    if room.depth > _MAX_DEPTH:
+        raise _NotSavedError(f"nests more than {_MAX_DEPTH} containers")
+    packed = [_pack(each, others, room) for each in values]
+    room.depth -= 1
+    return packed
+
+
+def unpacked(packed: Any, device: Any) -> Any:
+    """Return a value that :func:`packed_or_not` copied, but for generators; tensors of a device go to ``device``."""
+    import torch
+
+    if not isinstance(packed, tuple):
+        return packed
+    name, content, *more = packed
+    if name == _MEMBER:
+        return _loaded(content, more[0])[more[1]]
+    if name == "Tensor":
+        was_on_cpu, requires_grad = more
+        return (content.clone() if was_on_cpu else content.to(device)).requires_grad_(requires_grad)
+    if name == "ndarray":
+        return content.numpy().copy()
+    if name == "deque":
+        return deque((unpacked(each, device) for each in content), more[0])
+    if name in _SEQUENCES:
+        content = content.tolist() if isinstance(content, torch.Tensor) else content
+        return _SEQUENCES[name](unpacked(each, device) for each in content)
+    items = {unpacked(key, device): unpacked(each, device) for key, each in content}
+    return defaultdict(_FACTORIES.get(more[0]), items) if name == "defaultdict" else _MAPPINGS[name](items)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two copies, or states, are equal; what is not a number equals itself."""
+    import torch
+
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, NotSaved):
+        return bool(one == other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    try:
+        if isinstance(one, torch.Tensor):
+            if (one.dtype, one.shape) != (other.dtype, other.shape):
+                return False
+            other = other.to(one.device)
+            return bool(torch.equal(one, other) or torch.allclose(one, other, 0, 0, equal_nan=True))
+        return bool(one == other or (one != one and other != other))  # one that is not a number
+    except Exception:  # what a project's class, an array, or a tensor of some types raises
+        return False
