@@ -19,10 +19,21 @@ from lightning_sm._lightning.strategies import is_sharded, strategy_kind
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._resume.data_values import data_sets, sampler_generators
-from lightning_sm._resume.held import LOADER, MAX_HELD, Generators, Stateful, held, is_metric, set_packed, value_of
+from lightning_sm._resume.held import (
+    LOADER,
+    MAX_HELD,
+    Generators,
+    Stateful,
+    attributes_of,
+    held,
+    is_metric,
+    set_packed,
+    value_of,
+)
 from lightning_sm._resume.optimizers import parameters_beside_model
 from lightning_sm._resume.program import PROGRAM, is_projects, program_owners
 from lightning_sm._resume.values import (
+    ITERATOR,
     NotSaved,
     Packed,
     address_of,
@@ -98,6 +109,7 @@ class Attributes:
                 continue  # a module that was imported since the start
             before = self._before.get(owner, {})
             changed, lost = changed_values(before, values)
+            lost.update({name: ITERATOR for name, each in values.items() if getattr(each, "why", "") == ITERATOR})
             if owner == _CLASSES:
                 for name, cls in changed.items():
                     self._tell(trainer, "model", name, f"has become a {cls}")
@@ -211,7 +223,7 @@ class Attributes:
             else:
                 # Pruning and FSDP set tensors, StochasticWeightAveraging takes the momentum of batch norms for a while.
                 left_out = (torch.Tensor, type(None))
-            own = getattr(each, "__dict__", {})
+            own = attributes_of(each)
             if owner.startswith(TRAINER):
                 own = {name: value for name, value in own.items() if name in _ARGUMENTS}
             elif owner.startswith(PROGRAM):

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, Dict, Iterable, Iterator, Mapping, Set, Tuple
 
-from lightning_sm._resume.held import LOADER, MAX_HELD, Generators, held, set_packed
+from lightning_sm._resume.held import LOADER, MAX_HELD, Generators, attributes_of, held, set_packed
 from lightning_sm._resume.random_state import is_drawn_by, is_generator, sampler_attributes
 from lightning_sm._resume.values import Packed, changed_values, packed_or_not, without_numbers_of_what_was_made
 
@@ -33,7 +33,7 @@ def data_sets(loader: Any, name: str, known: Set[int]) -> Iterator[Tuple[str, An
 def data_set_values(loader: Any) -> Packed:
     """Return copies of the attributes of a loader's data sets."""
     return {
-        key: {name: packed_or_not(value, set()) for name, value in vars(data).items()}
+        key: {name: packed_or_not(value, set()) for name, value in attributes_of(data).items()}
         for key, data in data_sets(loader, LOADER, set())
     }
 

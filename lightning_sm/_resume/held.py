@@ -2,12 +2,14 @@
 
 import functools
 import sys
-from collections import deque
-from typing import Any, Iterable, Iterator, Optional, Set, Tuple
+from array import array
+from collections import OrderedDict, defaultdict, deque
+from types import FunctionType, MemberDescriptorType, MethodType
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 from lightning_sm._lightning.results import metric_states, set_metric_states
 from lightning_sm._logging import log
-from lightning_sm._resume.program import is_others, is_plain, is_projects
+from lightning_sm._resume.program import is_others, is_own, is_plain, is_projects
 from lightning_sm._resume.random_state import (
     add_generator_within,
     generators_within,
@@ -15,14 +17,26 @@ from lightning_sm._resume.random_state import (
     new_generator,
     set_generator_state,
 )
-from lightning_sm._resume.values import GENERATOR, unpacked
+from lightning_sm._resume.values import GENERATOR, is_record, unpacked
 
-__all__ = ["LOADER", "MAX_HELD", "Generators", "Stateful", "held", "is_metric", "set_packed", "value_of"]
+__all__ = [
+    "LOADER",
+    "MAX_HELD",
+    "Generators",
+    "Stateful",
+    "attributes_of",
+    "held",
+    "is_metric",
+    "set_packed",
+    "value_of",
+]
 
 #: As many objects that others hold.
 MAX_HELD = 100
 #: With what the names of the data sets of a loader begin, and of what they hold.
 LOADER = "loader"
+_CONTAINERS = (list, dict, set, deque)
+_PLAIN = {bool, int, float, str, type(None)}
 
 
 class Stateful:
@@ -49,6 +63,34 @@ class Stateful:
             log.warning("Not restored: the state of a %s: %s", type(self.holder).__qualname__, error)
 
 
+class Variables:
+    """What a function keeps: variables of functions around it, its attributes, and containers among its defaults."""
+
+    __slots__ = ("__dict__", "cells", "function")
+
+    def __init__(self, function: FunctionType) -> None:
+        self.function = function
+        self.cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+        defaults = [*enumerate(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
+        containers = {f"default {key}": each for key, each in defaults if isinstance(each, _CONTAINERS)}
+        full = {name: cell.cell_contents for name, cell in self.cells.items() if _is_set(cell)}
+        vars(self).update({**full, **containers, **vars(function)})
+
+    def set(self, name: str, value: Any) -> None:
+        """Set a variable or an attribute."""
+        if name in self.cells:
+            self.cells[name].cell_contents = value
+        elif not name.startswith("default "):
+            setattr(self.function, name, value)
+
+
+def _is_set(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # the function around it has not yet set the variable
+        return False
+
+
 class Generators:
     """The generators within a container or object, by paths, but for known ones, to which these are added."""
 
@@ -70,15 +112,22 @@ def held(owner: str, holder: Any, seen: Set[int], most: int) -> Iterator[Tuple[s
 
     Such as a handwritten average of the weights, a meter, or a transform; and modules that are no part of the model.
     """
-    for name, value in list(getattr(holder, "__dict__", {}).items()):
-        items: Iterable[Tuple[str, Any]] = [("", value)]
-        if type(value) in (list, tuple) and len(value) <= MAX_HELD:
-            items = ((f"[{index}]", each) for index, each in enumerate(value))
-        elif type(value) is dict and len(value) <= MAX_HELD:
-            items = ((f"[{key!r}]", each) for key, each in list(value.items()))
-        for key, each in items:
+    for name, value in list(attributes_of(holder).items()):
+        for key, each in _parts_of(value):
             cls: Any = type(each)
-            if not hasattr(each, "__dict__") or id(each) in seen or len(seen) >= most:
+            if (
+                not (hasattr(each, "__dict__") or _slots_of(cls))
+                or id(each) in seen
+                or len(seen) >= most
+                or is_record(each)
+            ):
+                continue
+            if cls is FunctionType:
+                if is_own(each.__module__ or ""):
+                    variables = Variables(each)
+                    seen.add(id(each))
+                    yield f"{owner}.{name}{key}", variables
+                    yield from held(f"{owner}.{name}{key}", variables, seen, most)
                 continue
             # A data set may be torch's, such as a subset of the project's, or a library's; and be replaced by another.
             is_data = name in ("dataset", "datasets") and owner.startswith(LOADER)
@@ -94,6 +143,25 @@ def held(owner: str, holder: Any, seen: Set[int], most: int) -> Iterator[Tuple[s
                 found = _stateful(each, seen)
                 if found is not None:
                     yield name_of_each, found
+
+
+def _parts_of(value: Any, depth: int = 4) -> Iterator[Tuple[str, Any]]:
+    """The objects in short containers, bound methods and partials, by paths; an object itself without one."""
+    items: Dict[Any, Any] = {}
+    kind = type(value)
+    if kind in (list, tuple, deque) and len(value) <= MAX_HELD:
+        items = dict(enumerate(value))
+    elif kind in (dict, OrderedDict, defaultdict) and len(value) <= MAX_HELD:
+        items = dict(value)
+    elif kind is MethodType:
+        items = {"__self__": value.__self__}
+    elif kind is functools.partial:
+        items = {"func": value.func, "args": value.args, "keywords": value.keywords}
+    elif hasattr(kind, "__dict__"):
+        yield "", value
+    for key, each in items.items() if depth else ():
+        if type(each) not in _PLAIN:
+            yield from ((f"[{key!r}]{path}", part) for path, part in _parts_of(each, depth - 1))
 
 
 def _stateful(value: Any, seen: Set[int]) -> Optional[Stateful]:
@@ -120,9 +188,23 @@ def _is_stateful(cls: Any) -> bool:
     return issubclass(cls, torch.nn.Module) or (has_state and is_free)
 
 
+def attributes_of(owner: Any) -> Mapping[str, Any]:
+    """What ``vars`` has of an object, and what is in the slots of a project's one, by names."""
+    cls: Any = type(owner)
+    own = getattr(owner, "__dict__", {})
+    slots = [name for name in _slots_of(cls) if hasattr(owner, name)]
+    return {**own, **{name: getattr(owner, name) for name in slots}} if slots else own
+
+
+@functools.lru_cache(maxsize=None)
+def _slots_of(cls: Any) -> List[str]:
+    items = [item for base in cls.__mro__ for item in vars(base).items()] if is_plain(cls) else []
+    return [name for name, each in items if isinstance(each, MemberDescriptorType)]
+
+
 def value_of(owner: Any, name: str) -> Any:
     """An attribute, or a buffer of a module; ``None`` where there is neither."""
-    own = vars(owner)
+    own = attributes_of(owner)
     return own[name] if name in own else own.get("_buffers", {}).get(name)
 
 
@@ -156,8 +238,17 @@ def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
             now.clear()
             now.update(value)
             return
+        if isinstance(now, (array, bytearray)):
+            now[:] = value
+            return
         is_alike = isinstance(now, torch.Tensor) and (now.shape, now.dtype) == (value.shape, value.dtype)
         if is_alike and now.device == value.device and not now.is_inference():
             now.detach().copy_(value.detach())
             return
-    setattr(owner, name, value)
+    kind: Any = type(owner)
+    if isinstance(owner, Variables):
+        owner.set(name, value)
+    elif is_plain(kind):  # which may refuse, or change, what is assigned
+        object.__setattr__(owner, name, value)
+    else:
+        setattr(owner, name, value)

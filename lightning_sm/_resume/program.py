@@ -18,7 +18,7 @@ _OTHERS = {
     "lightning_sm_entry", "deepspeed", "smdistributed",
 }  # fmt: skip
 # Modules of Python with classes that hold nothing, or nothing but attributes.
-_BASES = ("abc", "argparse", "types", "typing")
+_BASES = ("abc", "argparse", "collections", "collections.abc", "_collections_abc", "types", "typing")
 
 
 def program_owners() -> Iterator[Tuple[str, Any]]:

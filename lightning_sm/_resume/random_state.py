@@ -5,7 +5,7 @@ import json
 import os
 import random
 import sys
-from types import FunctionType, ModuleType
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any, Dict, Iterable, Iterator, Mapping, Tuple
 
 from lightning_sm._lightning.stand_in import original
@@ -181,6 +181,8 @@ def _has_items(value: Any) -> bool:
 def _has_attributes(kind: Any) -> bool:
     import torch
 
+    if kind in (MethodType, BuiltinMethodType):
+        return True
     is_left_out = issubclass(kind, (type, FunctionType, ModuleType, torch.Tensor, torch.nn.Module))
     return not is_left_out and kind.__module__.partition(".")[0] not in _WHOLE and kind.__dictoffset__ != 0
 
@@ -188,6 +190,8 @@ def _has_attributes(kind: Any) -> bool:
 def _items_of(value: Any) -> Iterable[Tuple[Any, Any]]:
     if type(value) in (list, tuple, dict):
         return enumerate(value.values() if type(value) is dict else value)
+    if type(value) in (MethodType, BuiltinMethodType):
+        return [("__self__", value.__self__)]
     return list(object.__getattribute__(value, "__dict__").items())
 
 

@@ -2,8 +2,10 @@
 
 import sys
 import zlib
+from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from enum import Enum, EnumMeta
 from types import FunctionType, ModuleType
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Set, Tuple
@@ -13,11 +15,13 @@ from lightning_sm._resume.random_state import get_generator_state, is_generator
 
 __all__ = [
     "GENERATOR",
+    "ITERATOR",
     "NotSaved",
     "Packed",
     "address_of",
     "changed_values",
     "checksums",
+    "is_record",
     "is_same",
     "packed_or_not",
     "unpacked",
@@ -38,12 +42,15 @@ _PLAIN = (bool, int, float, str, type(None))
 _SEQUENCES = {each.__name__: each for each in (list, tuple, set, frozenset)}
 _MAPPINGS = {each.__name__: each for each in (dict, OrderedDict, Counter)}
 _FACTORIES = {each.__name__: each for each in (list, dict, set, int, float)}
+_BUFFERS = {each.__name__: each for each in (bytes, bytearray, array)}
 #: Of the state of a generator.
 GENERATOR = "Generator"
 # Of an enumeration.
 _MEMBER = "Member"
-# Made anew for each epoch, beside numbers that must stay. Open files are iterators, too.
-_ITERATOR = "is an iterator"
+# Of a named tuple or a frozen dataclass.
+_RECORD = "Record"
+#: Made anew for each epoch, beside numbers that must stay. Open files are iterators, too.
+ITERATOR = "is an iterator"
 #: Copies of values, by the names of their owners, and their own.
 Packed = Dict[str, Dict[str, Any]]
 _OTHER = "is no number, text, tensor, array, generator or container of these"
@@ -95,7 +102,7 @@ def without_numbers_of_what_was_made(
     before: Mapping[str, Any], changed: Dict[str, Any], lost: Mapping[str, str]
 ) -> Dict[str, Any]:
     """Leave out what would deny that an open file, or what was read of one, is to be made again, which is not saved."""
-    if all(before.get(name) is not None or why == _ITERATOR for name, why in lost.items()):
+    if all(before.get(name) is not None or why == ITERATOR for name, why in lost.items()):
         return changed
     return {name: each for name, each in changed.items() if not isinstance(each, _PLAIN)}
 
@@ -128,7 +135,7 @@ def packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) -> 
         is_iterator = hasattr(type(value), "__next__") and not hasattr(type(value), "read")
         # A module makes another dictionary each time.
         number = 0 if isinstance(value, dict) else id(value)
-        return NotSaved(_ITERATOR if is_iterator else str(error), number, _version(value, others), callable(value))
+        return NotSaved(ITERATOR if is_iterator else str(error), number, _version(value, others), callable(value))
 
 
 def _version(value: Any, others: Set[Any], depth: int = 2) -> int:
@@ -193,6 +200,12 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
         raise _NotSavedError(_OTHER)
     name = kind.__name__
     room.take(_ITEM_BYTES)
+    if kind is complex:
+        return (name, value.real, value.imag)
+    if _BUFFERS.get(name) is kind:
+        content = bytes(memoryview(value).cast("B")) if len(value) else b""
+        room.take(len(content))
+        return (name, torch.tensor(list(content), dtype=torch.uint8), getattr(value, "typecode", ""))
     # Of one that is too long even so, the first items tell.
     are_few = kind in (list, tuple) and 8 * len(value) <= room.left
     if are_few and all(type(each) is int and abs(each) < 2**63 for each in value):
@@ -205,15 +218,64 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
     factory = getattr(value.default_factory, "__name__", "") if kind is defaultdict else ""
     if _MAPPINGS.get(name) is kind or (kind is defaultdict and _FACTORIES.get(factory) is value.default_factory):
         return (name, list(zip(_pack_each(value, others, room), _pack_each(value.values(), others, room))), factory)
-    if isinstance(value, Enum) and _loaded(kind.__module__, kind.__qualname__) is kind:
-        return (_MEMBER, kind.__module__, kind.__qualname__, value.name)
+    if _loaded(kind.__module__, kind.__qualname__) is kind:
+        if isinstance(value, Enum):
+            return (_MEMBER, kind.__module__, kind.__qualname__, value.name)
+        if is_record(value):
+            names, values = [name for name, _ in _fields_of(value)], (each for _, each in _fields_of(value))
+            return (_RECORD, kind.__module__, kind.__qualname__, names, _pack_each(values, others, room))
     raise _NotSavedError(_OTHER)
 
 
 def _loaded(module: str, name: str) -> Any:
-    """The enumeration of a module that is loaded, or ``None``."""
-    found = getattr(sys.modules.get(module), name, None)
-    return found if isinstance(found, EnumMeta) else None
+    """What a loaded module has by a name, or ``None``."""
+    return getattr(sys.modules.get(module), name, None)
+
+
+def is_record(value: Any) -> bool:
+    """Whether it is a named tuple, or of a frozen dataclass of fixed values: replaced by another one, never changed."""
+    kind: Any = type(value)
+    if _is_frozen(kind):
+        return all(_is_fixed(each) for _, each in _fields_of(value))
+    return _is_named_tuple(kind)
+
+
+def _is_fixed(value: Any) -> bool:
+    import torch
+
+    if type(value) in (tuple, frozenset):
+        return all(map(_is_fixed, value))
+    return isinstance(value, (*_PLAIN, Enum, torch.Tensor)) or is_record(value)
+
+
+def _is_frozen(kind: Any) -> bool:
+    parameters = getattr(kind, "__dataclass_params__", None)
+    return isinstance(kind, type) and parameters is not None and parameters.frozen
+
+
+def _is_named_tuple(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields") and hasattr(kind, "_make")
+
+
+def _fields_of(value: Any) -> List[Tuple[str, Any]]:
+    names = [each.name for each in fields(value)] if is_dataclass(value) else value._fields
+    return [(name, getattr(value, name)) for name in names if hasattr(value, name)]
+
+
+def _record(kind: Any, names: Iterable[str], values: Iterable[Any]) -> Any:
+    """Make a record as it was; no method of a dataclass is called.
+
+    Raises:
+        TypeError: It is not made of these values any more.
+    """
+    if _is_named_tuple(kind) and kind._fields == tuple(names):
+        return kind._make(values)
+    if not _is_frozen(kind) or not {*names} <= {each.name for each in fields(kind)}:
+        raise TypeError("its class has changed")
+    made = object.__new__(kind)
+    for name, value in zip(names, values):
+        object.__setattr__(made, name, value)
+    return made
 
 
 def _pack_each(values: Iterable[Any], others: Set[Any], room: _Room) -> List[Any]:
@@ -233,10 +295,21 @@ def unpacked(packed: Any, device: Any) -> Any:
         return packed
     name, content, *more = packed
     if name == _MEMBER:
-        return _loaded(content, more[0])[more[1]]
+        kind = _loaded(content, more[0])
+        if not isinstance(kind, EnumMeta):
+            raise TypeError("it is no enumeration any more")
+        return kind[more[1]]
+    if name == _RECORD:
+        return _record(_loaded(content, more[0]), more[1], [unpacked(each, device) for each in more[2]])
     if name == "Tensor":
         was_on_cpu, requires_grad = more
         return (content.clone() if was_on_cpu else content.to(device)).requires_grad_(requires_grad)
+    if name == "complex":
+        return complex(content, *more)
+    if name in ("bytes", "bytearray"):
+        return _BUFFERS[name](content.tolist())
+    if name == "array":
+        return array(more[0], bytes(content.tolist()))
     if name == "ndarray":
         return content.numpy().copy()
     if name == "deque":

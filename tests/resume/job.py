@@ -123,6 +123,10 @@ class Job:
         return any(words in line for line in self.said)
 
 
+# As if it were an installed package's: a job's steps are those of one fit, not of the training that goes on.
+Job.__module__ = "pytest"
+
+
 class Identity(ProgramIdentity):
     """An identity whose series has a name that the test chooses."""
 

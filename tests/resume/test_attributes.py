@@ -1,14 +1,18 @@
 """Attributes that training changes are saved with their types, set in place, and told of where they are too large."""
 
 import io
+import itertools
 import logging
 import random
 import sys
+from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
+from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from functools import partial
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import pytest
@@ -69,6 +73,21 @@ def restored(saved, model=None, **more):
     return kept.state(trainer)
 
 
+class Point(NamedTuple):
+    x: int
+    more: Any
+
+
+@dataclass(frozen=True)
+class Progress:
+    step: int
+    more: Any
+
+
+class Words(list):
+    """A container of the project's own class."""
+
+
 class Stage(Enum):
     WARM_UP, MAIN = "warm-up", "main"
 
@@ -76,7 +95,8 @@ class Stage(Enum):
 VALUES = [
     3, 0.5, True, None, "text", [1, [2.5, "a"]], (1, (2,)), {1, 2}, frozenset({"a"}), deque([1, 2], maxlen=2),
     {"a": [1], 2: {"b": None}}, OrderedDict(b=1, a=2), Counter("aab"), defaultdict(list, a=[1]), defaultdict(None, a=1),
-    [{"loss": 0.25}, {"loss": 0.5}], Stage.MAIN,
+    [{"loss": 0.25}, {"loss": 0.5}], Stage.MAIN, 1 + 2j, b"ab", bytearray(b"ab"), array("d", [0.5]), Point(1, [2]),
+    Progress(3, (Progress(4, "a"), Stage.MAIN)),
     torch.arange(3), torch.ones(2, dtype=torch.bfloat16), EMPTY, TRACED * 2, TRACED,
     numpy.eye(2), numpy.arange(3)[::2], numpy.float32(0.5), numpy.array(2),
 ]  # fmt: skip
@@ -340,7 +360,7 @@ def test_what_cannot_be_saved_is_named_once_and_the_rest_is_saved(lines):
     model = Model()
     model.words, model.rule, model.bank = ["a"] * 10**6, torch.nn.functional.mse_loss, torch.zeros(2 * 10**6)
     model.table, model.frozen = torch.zeros(2 * 10**6), [torch.nn.Linear(1200, 1200)]
-    model.loss, model.metrics, model.raw = torch.nn.MSELoss(), torch.nn.ModuleList(), bytearray()
+    model.loss, model.metrics, model.raw = torch.nn.MSELoss(), torch.nn.ModuleList(), Words()
     model.lstm, model.lazy = torch.nn.LSTM(2, 2), torch.nn.LazyLinear(2)
     trainer, kept = trainer_of(model), Attributes(NAMESPACE)
     kept.begin(trainer)
@@ -349,7 +369,7 @@ def test_what_cannot_be_saved_is_named_once_and_the_rest_is_saved(lines):
     # Which torch changes, and torchmetrics: nothing to tell.
     model.lazy(torch.zeros(1, 2))
     model.lstm.weight_hh_l0.data.add_(1)
-    model.raw.extend(b"more")
+    model.raw.append("more")
     model.metrics.append(type("Own", (torchmetrics.MeanMetric,), {})())
     # As Lightning does with DDP and FSDP at the first step (``_ForwardRedirection``).
     model.forward = model.forward
@@ -439,6 +459,107 @@ def test_a_data_sets_other_transform_is_told(lines):
     assert sorted(lines) == [
         f"Not saved for a restart: the attribute {name}.transform, {what}"
         for name in ("data module", "loader 0.dataset Data")
+    ]
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self):
+        self.value = 0
+
+    def change(self):
+        self.value = 1
+
+
+class Locked:
+    """Whose attributes nothing but its own methods sets."""
+
+    def __init__(self):
+        vars(self)["value"] = 0
+
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
+
+    def change(self):
+        vars(self)["value"] = 1
+
+
+@pytest.mark.parametrize("cls", [Slotted, Locked])
+def test_objects_that_keep_attributes_in_their_own_way(cls):
+    models = [Model(), Model()]
+    for each in models:
+        each.held = cls()
+    changed = saved_of(
+        lambda model: model.held.change() if cls is Locked else setattr(model.held, "value", 1), models[0]
+    )
+    restored(changed, models[1])
+    assert models[1].held.value == 1
+
+
+def test_a_record_that_others_share_is_replaced():
+    shared, models = Progress(0, None), [Model(), Model()]
+    for each in models:
+        each.progress = shared
+    restored(saved_of(lambda model: setattr(model, "progress", Progress(3, torch.ones(2))), models[0]), models[1])
+    assert (models[1].progress.step, models[1].progress.more.tolist(), shared.step) == (3, [1.0, 1.0], 0)
+
+
+def test_a_record_of_another_shape_is_told(lines, monkeypatch):
+    saved = saved_of(lambda model: setattr(model, "point", Point(1, 2)))
+    monkeypatch.setattr(f"{__name__}.Point", NamedTuple("Point", [("y", int)]))
+    restored(saved)
+    assert lines == ["Not restored: the attribute point of a Model (its class has changed)"]
+
+
+def counting():
+    number, log = 0, []
+
+    def count(*, kept=[0]):  # noqa: B006
+        nonlocal number
+        number += 1
+        kept[0] += 1
+        log.append(number)
+        own = vars(count)
+        own["calls"] = own.get("calls", 0) + 1
+        return number, len(log), kept[0], own["calls"]
+
+    return count
+
+
+@pytest.mark.parametrize("hold", [
+    lambda count: count, lambda count: {"a": OrderedDict(b=deque([count]))}, lambda count: partial(count),
+    lambda count: SimpleNamespace(call=count), lambda count: [(count,)],
+], ids=["function", "containers", "partial", "object", "tuple"])  # fmt: skip
+def test_variables_of_functions(hold):
+    model, again = Model(), Model()
+    first, second = counting(), counting()
+    model.rule, again.rule = hold(first), hold(second)
+    restored(saved_of(lambda _: first(), model), again)
+    assert first() == second() == (2, 2, 2, 2)
+
+
+def test_objects_of_bound_methods():
+    class Meter(Own):
+        def add(self):
+            self.value += 1
+            return self.value
+
+    Meter.__module__ = __name__
+    models = [Model(), Model()]
+    for each in models:
+        each.add, each.draw = Meter().add, random.Random(3).random
+    restored(saved_of(lambda model: (model.add(), model.draw()), models[0]), models[1])
+    assert (models[0].add(), models[0].draw()) == (models[1].add(), models[1].draw())
+    assert models[0].add() == 3
+
+
+def test_iterators_are_told(lines):
+    model: Any = Model()
+    model.numbers, model.batches = itertools.count(), iter([1, 2, 3])
+    saved_of(lambda model: next(model.numbers), model)
+    assert lines == [
+        f"Not saved for a restart: the attribute model.{name}, which is an iterator." for name in ("numbers", "batches")
     ]
 
 
