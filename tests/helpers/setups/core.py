@@ -2,7 +2,9 @@
 
 import os
 import random
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any, Callable, Dict
@@ -297,6 +299,42 @@ def global_variables(pl, size):
             return super().loss(batch) * FACTORS["batches"]
 
     FACTORS["batches"], Weighing.batches, Weighing.noise = 1.0, 0, numpy.random.default_rng(5)
+    return Setup(Net(), shuffled(size))
+
+
+@dataclass(frozen=True)
+class Progress:
+    steps: int = 0
+    sums: Any = (0.0,)
+
+
+def decaying():
+    """As a handwritten schedule: the number of its calls is the function's own."""
+    calls, generator = 0, random.Random(6)
+
+    def factor():
+        nonlocal calls
+        calls += 1
+        return 1 / calls + generator.random()
+
+    return factor
+
+
+@setup
+def functions_and_records(pl, size):
+    """State in a closure, within containers, and in a record that each step replaces."""
+
+    class Net(net(pl)):
+        def __init__(self):
+            super().__init__()
+            self.rules, self.progress = {"weights": OrderedDict(factor=partial(decaying()))}, Progress()
+
+        def loss(self, batch):
+            loss = super().loss(batch) * (self.rules["weights"]["factor"]() + 0.1 * self.progress.sums[0])
+            if self.training:
+                self.progress = replace(self.progress, steps=self.progress.steps + 1, sums=(float(loss.detach()) % 1,))
+            return loss
+
     return Setup(Net(), shuffled(size))
 
 
