@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from lightning_sm._failure import stop_watching
+from lightning_sm._resume import program
+from lightning_sm._resume.program import own_modules
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 from tests.helpers.processes import marked
@@ -112,6 +114,16 @@ def pytest_collection_modifyitems(items):
             for item in items:
                 if fnmatchcase(item.nodeid, test):
                     item.add_marker(pytest.mark.skip(reason=f"{item.name}: {reason}"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_modules():
+    """Hide the tests' own modules: a program has some, of which each save reads the global variables, a suite hundreds."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            program, "own_modules", lambda number: [each for each in own_modules(number) if "tests." not in each]
+        )
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,6 @@ from lightning_sm._logging import log
 from lightning_sm._resume.data_values import data_sets, sampler_generators
 from lightning_sm._resume.held import (
     LOADER,
-    MAX_HELD,
     Generators,
     Stateful,
     attributes_of,
@@ -174,7 +173,6 @@ class Attributes:
         saved += [getattr(each, "optimizer", None) for each in trainer.optimizers]  # of DeepSpeed's
         saved += [each.scheduler for each in getattr(trainer, "lr_scheduler_configs", ())]
         seen = set(map(id, saved))
-        most = len(seen) + MAX_HELD
         yield TRAINER, trainer
         yield f"{TRAINER}.fit_loop", trainer.fit_loop
         yield f"{TRAINER}.fit_loop.epoch_loop", trainer.fit_loop.epoch_loop
@@ -183,7 +181,7 @@ class Attributes:
         data = [each for index, loader in enumerate(loaders) for each in data_sets(loader, f"{LOADER} {index}", known)]
         for name, each in self._holders(trainer):
             yield name, each
-            yield from held(name, each, seen, most)
+            yield from held(name, each, seen)
             if is_projects(each) or name == PROGRAM[0]:
                 yield f"{name} generators", Generators(each, known)
         yield from data

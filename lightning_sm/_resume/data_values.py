@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, Dict, Iterable, Iterator, Mapping, Set, Tuple
 
-from lightning_sm._resume.held import LOADER, MAX_HELD, Generators, attributes_of, held, set_packed
+from lightning_sm._resume.held import LOADER, Generators, attributes_of, held, set_packed
 from lightning_sm._resume.random_state import is_drawn_by, is_generator, sampler_attributes
 from lightning_sm._resume.values import Packed, changed_values, packed_or_not, without_numbers_of_what_was_made
 
@@ -25,7 +25,7 @@ _MAX_SAMPLER_BYTES = 16 * 2**20
 def data_sets(loader: Any, name: str, known: Set[int]) -> Iterator[Tuple[str, Any]]:
     """The project's data sets of a loader, those within others, its ``collate_fn``, and what they hold, by names."""
     data, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
-    yield from held(name, SimpleNamespace(dataset=data, collate_fn=collate), {id(loader)}, MAX_HELD)
+    yield from held(name, SimpleNamespace(dataset=data, collate_fn=collate), {id(loader)})
     # Of libraries' transforms, too.
     yield f"{name} generators", Generators([data, collate], known)
 

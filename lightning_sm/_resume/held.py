@@ -4,7 +4,7 @@ import functools
 import sys
 from array import array
 from collections import OrderedDict, defaultdict, deque
-from types import FunctionType, MemberDescriptorType, MethodType
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 from lightning_sm._lightning.results import metric_states, set_metric_states
@@ -21,7 +21,6 @@ from lightning_sm._resume.values import GENERATOR, is_record, unpacked
 
 __all__ = [
     "LOADER",
-    "MAX_HELD",
     "Generators",
     "Stateful",
     "attributes_of",
@@ -31,12 +30,12 @@ __all__ = [
     "value_of",
 ]
 
-#: As many objects that others hold.
-MAX_HELD = 100
+# As many objects that one holds, and items of each container.
+_MAX_HELD = 100
 #: With what the names of the data sets of a loader begin, and of what they hold.
 LOADER = "loader"
 _CONTAINERS = (list, dict, set, deque)
-_PLAIN = {bool, int, float, str, type(None)}
+_HOLD_NOTHING = {bool, int, float, str, type(None), type, ModuleType, classmethod, property, staticmethod}
 
 
 class Stateful:
@@ -107,27 +106,33 @@ def is_metric(value: Any) -> bool:
     return isinstance(value, sys.modules["torchmetrics"].Metric)
 
 
-def held(owner: str, holder: Any, seen: Set[int], most: int) -> Iterator[Tuple[str, Any]]:
+def held(owner: str, holder: Any, seen: Set[int], most: int = 0) -> Iterator[Tuple[str, Any]]:
     """The plain objects of the project that an object holds, also in short lists and dictionaries.
 
     Such as a handwritten average of the weights, a meter, or a transform; and modules that are no part of the model.
+    Functions of the project, by their variables.
+
+    Args:
+        owner: The name of the object.
+        holder: The object.
+        seen: Numbers of the objects that are known, to which these are added.
+        most: How many these may become; by default a hundred more.
     """
+    most = most or len(seen) + _MAX_HELD
     for name, value in list(attributes_of(holder).items()):
-        for key, each in _parts_of(value):
+        for key, each in _parts_of(value) if type(value) not in _HOLD_NOTHING else ():
             cls: Any = type(each)
-            if (
-                not (hasattr(each, "__dict__") or _slots_of(cls))
-                or id(each) in seen
-                or len(seen) >= most
-                or is_record(each)
-            ):
+            if id(each) in seen or len(seen) >= most:
                 continue
             if cls is FunctionType:
-                if is_own(each.__module__ or ""):
-                    variables = Variables(each)
+                keeps = each.__closure__ or each.__defaults__ or each.__kwdefaults__ or each.__dict__
+                if keeps and is_own(each.__module__ or ""):
                     seen.add(id(each))
+                    variables = Variables(each)
                     yield f"{owner}.{name}{key}", variables
                     yield from held(f"{owner}.{name}{key}", variables, seen, most)
+                continue
+            if not (hasattr(each, "__dict__") or _slots_of(cls)) or is_record(each):
                 continue
             # A data set may be torch's, such as a subset of the project's, or a library's; and be replaced by another.
             is_data = name in ("dataset", "datasets") and owner.startswith(LOADER)
@@ -149,18 +154,18 @@ def _parts_of(value: Any, depth: int = 4) -> Iterator[Tuple[str, Any]]:
     """The objects in short containers, bound methods and partials, by paths; an object itself without one."""
     items: Dict[Any, Any] = {}
     kind = type(value)
-    if kind in (list, tuple, deque) and len(value) <= MAX_HELD:
+    if kind in (list, tuple, deque) and len(value) <= _MAX_HELD:
         items = dict(enumerate(value))
-    elif kind in (dict, OrderedDict, defaultdict) and len(value) <= MAX_HELD:
+    elif kind in (dict, OrderedDict, defaultdict) and len(value) <= _MAX_HELD:
         items = dict(value)
     elif kind is MethodType:
         items = {"__self__": value.__self__}
     elif kind is functools.partial:
         items = {"func": value.func, "args": value.args, "keywords": value.keywords}
-    elif hasattr(kind, "__dict__"):
+    else:
         yield "", value
     for key, each in items.items() if depth else ():
-        if type(each) not in _PLAIN:
+        if type(each) not in _HOLD_NOTHING:
             yield from ((f"[{key!r}]{path}", part) for path, part in _parts_of(each, depth - 1))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Iterator, List, Tuple
 
 from lightning_sm._installed import is_installed
 
-__all__ = ["PROGRAM", "is_others", "is_own", "is_plain", "is_projects", "program_owners"]
+__all__ = ["PROGRAM", "is_others", "is_own", "is_plain", "is_projects", "own_modules", "program_owners"]
 
 #: With what the names of the program's modules and their classes begin.
 PROGRAM = ("script", "module ")
@@ -23,7 +23,7 @@ _BASES = ("abc", "argparse", "collections", "collections.abc", "_collections_abc
 
 def program_owners() -> Iterator[Tuple[str, Any]]:
     """The script and the project's other modules, and the classes of each, which hold variables, by names."""
-    for name in _own_modules(len(sys.modules)):
+    for name in own_modules(len(sys.modules)):
         module = sys.modules.get(name)
         owner = PROGRAM[0] if name == _MAIN else PROGRAM[1] + name
         yield owner, module
@@ -33,8 +33,8 @@ def program_owners() -> Iterator[Tuple[str, Any]]:
 
 
 @functools.lru_cache(maxsize=1)
-def _own_modules(number: int) -> List[str]:
-    """Of so many modules: thousands of a library are looked at again only when some were imported."""
+def own_modules(number: int) -> List[str]:
+    """The project's modules, of so many that are loaded: thousands of libraries are looked at again after an import."""
     modules = [name for name, each in sys.modules.items() if isinstance(each, ModuleType)]
     return sorted(name for name in modules if is_own(name) and not is_others(name))
 

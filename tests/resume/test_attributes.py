@@ -520,10 +520,10 @@ def counting():
         number += 1
         kept[0] += 1
         log.append(number)
-        own = vars(count)
-        own["calls"] = own.get("calls", 0) + 1
-        return number, len(log), kept[0], own["calls"]
+        vars(count)["calls"] += 1
+        return number, len(log), kept[0], vars(count)["calls"]
 
+    vars(count)["calls"] = 0
     return count
 
 
