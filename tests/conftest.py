@@ -118,11 +118,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def few_modules():
-    """Hide the tests' own modules: a program has some, of which each save reads the global variables, a suite hundreds."""
+    """Hide the tests' modules, of which each save reads the global variables: a program has some, a suite hundreds."""
+
+    def others(number):
+        return [each for each in own_modules(number) if not each.startswith("tests.")]
+
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            program, "own_modules", lambda number: [each for each in own_modules(number) if "tests." not in each]
-        )
+        patched.setattr(program, "own_modules", others)
         yield
 
 
