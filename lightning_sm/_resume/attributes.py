@@ -23,6 +23,7 @@ from lightning_sm._resume.held import (
     LOADER,
     Generators,
     Stateful,
+    Variables,
     attributes_of,
     held,
     is_metric,
@@ -216,7 +217,11 @@ class Attributes:
         for owner, each in owners:
             if owner.startswith("callback"):
                 left_out: Tuple[type, ...] = (bool,)
-            elif owner.startswith((TRAINER, *PROGRAM)) or ((is_projects(each) or is_metric(each)) and not is_fsdp):
+            elif (
+                owner.startswith((TRAINER, *PROGRAM))
+                or isinstance(each, Variables)
+                or ((is_projects(each) or is_metric(each)) and not is_fsdp)
+            ):
                 left_out = ()
             else:
                 # Pruning and FSDP set tensors, StochasticWeightAveraging takes the momentum of batch norms for a while.

@@ -23,6 +23,7 @@ __all__ = [
     "LOADER",
     "Generators",
     "Stateful",
+    "Variables",
     "attributes_of",
     "held",
     "is_metric",
