@@ -121,7 +121,8 @@ def few_modules():
     """Hide the tests' modules, of which each save reads the global variables: a program has some, a suite hundreds."""
 
     def others(number):
-        return [each for each in own_modules(number) if not each.startswith("tests.")]
+        # The library of set-ups is as a project's modules are.
+        return [each for each in own_modules(number) if not each.startswith("tests.") or "setups" in each]
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(program, "own_modules", others)
