@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, settings
 
 from lightning_sm._failure import stop_watching
 from lightning_sm._resume import program
-from lightning_sm._resume.program import own_modules
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 from tests.helpers.processes import marked
@@ -120,9 +119,12 @@ def pytest_collection_modifyitems(items):
 def few_modules():
     """Hide the tests' modules, of which each save reads the global variables: a program has some, a suite hundreds."""
 
+    own_modules = program.own_modules
+
     def others(number):
         # The library of set-ups is as a project's modules are.
-        return [each for each in own_modules(number) if not each.startswith("tests.") or "setups" in each]
+        found = own_modules(number)
+        return [each for each in found if each.startswith("tests.helpers.setups") or not each.startswith("tests.")]
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(program, "own_modules", others)

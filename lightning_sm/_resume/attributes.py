@@ -109,6 +109,7 @@ class Attributes:
                 continue  # a module that was imported since the start
             before = self._before.get(owner, {})
             changed, lost = changed_values(before, values)
+            # One that is the same object has been read all the same.
             lost.update({name: ITERATOR for name, each in values.items() if getattr(each, "why", "") == ITERATOR})
             if owner == _CLASSES:
                 for name, cls in changed.items():

@@ -4,7 +4,7 @@ import functools
 import sys
 from array import array
 from collections import OrderedDict, defaultdict, deque
-from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import FunctionType, MemberDescriptorType, MethodType
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 from lightning_sm._lightning.results import metric_states, set_metric_states
@@ -17,7 +17,7 @@ from lightning_sm._resume.random_state import (
     new_generator,
     set_generator_state,
 )
-from lightning_sm._resume.values import GENERATOR, is_record, unpacked
+from lightning_sm._resume.values import DEFINITIONS, GENERATOR, PLAIN, is_record, unpacked
 
 __all__ = [
     "LOADER",
@@ -36,7 +36,7 @@ _MAX_HELD = 100
 #: With what the names of the data sets of a loader begin, and of what they hold.
 LOADER = "loader"
 _CONTAINERS = (list, dict, set, deque)
-_HOLD_NOTHING = {bool, int, float, str, type(None), type, ModuleType, classmethod, property, staticmethod}
+_HOLD_NOTHING = {*PLAIN, *DEFINITIONS} - {FunctionType}
 
 
 class Stateful:
@@ -121,7 +121,8 @@ def held(owner: str, holder: Any, seen: Set[int], most: int = 0) -> Iterator[Tup
     """
     most = most or len(seen) + _MAX_HELD
     for name, value in list(attributes_of(holder).items()):
-        for key, each in _parts_of(value) if type(value) not in _HOLD_NOTHING else ():
+        for key, each in _parts_of(value):
+            path = f"{owner}.{name}{key}"
             cls: Any = type(each)
             if id(each) in seen or len(seen) >= most:
                 continue
@@ -130,31 +131,33 @@ def held(owner: str, holder: Any, seen: Set[int], most: int = 0) -> Iterator[Tup
                 if keeps and is_own(each.__module__ or ""):
                     seen.add(id(each))
                     variables = Variables(each)
-                    yield f"{owner}.{name}{key}", variables
-                    yield from held(f"{owner}.{name}{key}", variables, seen, most)
+                    yield path, variables
+                    yield from held(path, variables, seen, most)
                 continue
             if not (hasattr(each, "__dict__") or _slots_of(cls)) or is_record(each):
                 continue
             # A data set may be torch's, such as a subset of the project's, or a library's; and be replaced by another.
             is_data = name in ("dataset", "datasets") and owner.startswith(LOADER)
-            name_of_each = f"{owner}.{name}{key}{f' {cls.__qualname__}' if is_data else ''}"
+            path += f" {cls.__qualname__}" if is_data else ""
             if is_plain(cls) or is_data:
                 seen.add(id(each))
                 if is_projects(each):
-                    yield name_of_each, each
-                yield from held(name_of_each, each, seen, most)
+                    yield path, each
+                yield from held(path, each, seen, most)
             # A data set may hold the model, and is read again from how it was when the epoch began.
             elif owner.startswith(("model", "callback")) and _is_stateful(cls):
                 seen.add(id(each))
                 found = _stateful(each, seen)
                 if found is not None:
-                    yield name_of_each, found
+                    yield path, found
 
 
 def _parts_of(value: Any, depth: int = 4) -> Iterator[Tuple[str, Any]]:
     """The objects in short containers, bound methods and partials, by paths; an object itself without one."""
     items: Dict[Any, Any] = {}
     kind = type(value)
+    if kind in _HOLD_NOTHING:
+        return
     if kind in (list, tuple, deque) and len(value) <= _MAX_HELD:
         items = dict(enumerate(value))
     elif kind in (dict, OrderedDict, defaultdict) and len(value) <= _MAX_HELD:
@@ -166,8 +169,7 @@ def _parts_of(value: Any, depth: int = 4) -> Iterator[Tuple[str, Any]]:
     else:
         yield "", value
     for key, each in items.items() if depth else ():
-        if type(each) not in _HOLD_NOTHING:
-            yield from ((f"[{key!r}]{path}", part) for path, part in _parts_of(each, depth - 1))
+        yield from ((f"[{key!r}]{path}", part) for path, part in _parts_of(each, depth - 1))
 
 
 def _stateful(value: Any, seen: Set[int]) -> Optional[Stateful]:
@@ -225,7 +227,7 @@ def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
         elif isinstance(owner, Generators):
             add_generator_within(owner.holder, name, packed[1], device)
         elif now is None:
-            setattr(owner, name, new_generator(packed[1], device))
+            _assign(owner, name, new_generator(packed[1], device))
         return
     try:
         value = unpacked(packed, device)
@@ -251,6 +253,10 @@ def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
         if is_alike and now.device == value.device and not now.is_inference():
             now.detach().copy_(value.detach())
             return
+    _assign(owner, name, value)
+
+
+def _assign(owner: Any, name: str, value: Any) -> None:
     kind: Any = type(owner)
     if isinstance(owner, Variables):
         owner.set(name, value)

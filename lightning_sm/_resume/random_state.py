@@ -5,7 +5,7 @@ import json
 import os
 import random
 import sys
-from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any, Dict, Iterable, Iterator, Mapping, Tuple
 
 from lightning_sm._lightning.stand_in import original
@@ -146,7 +146,7 @@ def generators_within(value: Any) -> Dict[str, Any]:
             found[path] = each
         elif len(places) < _MAX_OBJECTS:
             items = ((f"{path}.{name}", item) for name, item in _items_of(each))
-            places.extend(place for place in items if _has_items(place[1]) or is_generator(place[1]))
+            places.extend(place for place in items if is_generator(place[1]) or _has_items(place[1]))
     return found
 
 
@@ -183,7 +183,7 @@ def _has_attributes(kind: Any) -> bool:
 
     if kind in (MethodType, BuiltinMethodType):
         return True
-    is_left_out = issubclass(kind, (type, FunctionType, ModuleType, torch.Tensor, torch.nn.Module))
+    is_left_out = issubclass(kind, (type, ModuleType, torch.Tensor, torch.nn.Module))
     return not is_left_out and kind.__module__.partition(".")[0] not in _WHOLE and kind.__dictoffset__ != 0
 
 

@@ -14,8 +14,10 @@ from lightning_sm._lightning.results import MAX_STATE_BYTES
 from lightning_sm._resume.random_state import get_generator_state, is_generator
 
 __all__ = [
+    "DEFINITIONS",
     "GENERATOR",
     "ITERATOR",
+    "PLAIN",
     "NotSaved",
     "Packed",
     "address_of",
@@ -36,9 +38,10 @@ _MANY = 10_000
 _COUNTED = ("array", "builtins", "collections", "pandas")
 # As many containers within each other are saved: one that holds itself has no end.
 _MAX_DEPTH = 50
-# Of these, modules and classes have many.
-_DEFINITIONS = {FunctionType, ModuleType, classmethod, property, staticmethod, type}
-_PLAIN = (bool, int, float, str, type(None))
+#: Of these, modules and classes have many.
+DEFINITIONS = {FunctionType, ModuleType, classmethod, property, staticmethod, type}
+#: Numbers and texts.
+PLAIN = (bool, int, float, str, type(None))
 _SEQUENCES = {each.__name__: each for each in (list, tuple, set, frozenset)}
 _MAPPINGS = {each.__name__: each for each in (dict, OrderedDict, Counter)}
 _FACTORIES = {each.__name__: each for each in (list, dict, set, int, float)}
@@ -104,7 +107,7 @@ def without_numbers_of_what_was_made(
     """Leave out what would deny that an open file, or what was read of one, is to be made again, which is not saved."""
     if all(before.get(name) is not None or why == ITERATOR for name, why in lost.items()):
         return changed
-    return {name: each for name, each in changed.items() if not isinstance(each, _PLAIN)}
+    return {name: each for name, each in changed.items() if not isinstance(each, PLAIN)}
 
 
 def checksums(packed: Any) -> Any:
@@ -124,7 +127,7 @@ def packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) -> 
         others: Addresses of tensors, and numbers of generators, that are saved otherwise.
         size: The bytes that the copy may take.
     """
-    if type(value) in _DEFINITIONS:
+    if type(value) in DEFINITIONS:
         return NotSaved(_OTHER, id(value), 0, callable(value))
     try:
         if is_generator(value) and id(value) not in others:
@@ -176,10 +179,11 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
     Raises:
         _NotSavedError: It is another object, or a part of the model, or there is no room for it.
     """
+    import numpy
     import torch
 
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in PLAIN:
         room.take(_ITEM_BYTES + (len(value) if kind is str else 0))
         return value
     if kind is torch.Tensor:
@@ -203,9 +207,8 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
     if kind is complex:
         return (name, value.real, value.imag)
     if _BUFFERS.get(name) is kind:
-        content = bytes(memoryview(value).cast("B")) if len(value) else b""
-        room.take(len(content))
-        return (name, torch.tensor(list(content), dtype=torch.uint8), getattr(value, "typecode", ""))
+        room.take(memoryview(value).nbytes)
+        return (name, torch.as_tensor(numpy.array(bytearray(value))), getattr(value, "typecode", ""))
     # Of one that is too long even so, the first items tell.
     are_few = kind in (list, tuple) and 8 * len(value) <= room.left
     if are_few and all(type(each) is int and abs(each) < 2**63 for each in value):
@@ -222,8 +225,8 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
         if isinstance(value, Enum):
             return (_MEMBER, kind.__module__, kind.__qualname__, value.name)
         if is_record(value):
-            names, values = [name for name, _ in _fields_of(value)], (each for _, each in _fields_of(value))
-            return (_RECORD, kind.__module__, kind.__qualname__, names, _pack_each(values, others, room))
+            parts = _fields_of(value)
+            return (_RECORD, kind.__module__, kind.__qualname__, list(parts), _pack_each(parts.values(), others, room))
     raise _NotSavedError(_OTHER)
 
 
@@ -236,7 +239,7 @@ def is_record(value: Any) -> bool:
     """Whether it is a named tuple, or of a frozen dataclass of fixed values: replaced by another one, never changed."""
     kind: Any = type(value)
     if _is_frozen(kind):
-        return all(_is_fixed(each) for _, each in _fields_of(value))
+        return all(map(_is_fixed, _fields_of(value).values()))
     return _is_named_tuple(kind)
 
 
@@ -245,7 +248,7 @@ def _is_fixed(value: Any) -> bool:
 
     if type(value) in (tuple, frozenset):
         return all(map(_is_fixed, value))
-    return isinstance(value, (*_PLAIN, Enum, torch.Tensor)) or is_record(value)
+    return isinstance(value, (*PLAIN, Enum, torch.Tensor)) or is_record(value)
 
 
 def _is_frozen(kind: Any) -> bool:
@@ -257,9 +260,9 @@ def _is_named_tuple(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields") and hasattr(kind, "_make")
 
 
-def _fields_of(value: Any) -> List[Tuple[str, Any]]:
+def _fields_of(value: Any) -> Dict[str, Any]:
     names = [each.name for each in fields(value)] if is_dataclass(value) else value._fields
-    return [(name, getattr(value, name)) for name in names if hasattr(value, name)]
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
 def _record(kind: Any, names: Iterable[str], values: Iterable[Any]) -> Any:
@@ -306,10 +309,9 @@ def unpacked(packed: Any, device: Any) -> Any:
         return (content.clone() if was_on_cpu else content.to(device)).requires_grad_(requires_grad)
     if name == "complex":
         return complex(content, *more)
-    if name in ("bytes", "bytearray"):
-        return _BUFFERS[name](content.tolist())
-    if name == "array":
-        return array(more[0], bytes(content.tolist()))
+    if name in _BUFFERS:
+        content = content.numpy().tobytes()
+        return array(more[0], content) if name == "array" else _BUFFERS[name](content)
     if name == "ndarray":
         return content.numpy().copy()
     if name == "deque":

@@ -490,11 +490,38 @@ def test_objects_that_keep_attributes_in_their_own_way(cls):
     models = [Model(), Model()]
     for each in models:
         each.held = cls()
-    changed = saved_of(
-        lambda model: model.held.change() if cls is Locked else setattr(model.held, "value", 1), models[0]
-    )
-    restored(changed, models[1])
+    restored(saved_of(lambda model: model.held.change(), models[0]), models[1])
     assert models[1].held.value == 1
+
+
+def drawing():
+    generator = None
+
+    def draw():
+        nonlocal generator
+        generator = generator or random.Random(3)
+        return generator.random()
+
+    return draw
+
+
+class Late(Locked):
+    def __init__(self):
+        vars(self)["generator"] = None
+
+    def __call__(self):
+        own = vars(self)
+        own["generator"] = own["generator"] or random.Random(3)
+        return own["generator"].random()
+
+
+@pytest.mark.parametrize("make", [drawing, Late])
+def test_generators_that_are_made_on_demand(make):
+    models = [Model(), Model()]
+    for each in models:
+        each.draw = make()
+    restored(saved_of(lambda model: model.draw(), models[0]), models[1])
+    assert models[0].draw() == models[1].draw()
 
 
 def test_a_record_that_others_share_is_replaced():
