@@ -184,7 +184,7 @@ class Attributes:
         for name, each in self._holders(trainer):
             yield name, each
             yield from held(name, each, seen)
-            if is_projects(each) or name == PROGRAM[0]:
+            if is_projects(each) or name.startswith(PROGRAM):
                 yield f"{name} generators", Generators(each, known)
         yield from data
 

@@ -395,22 +395,28 @@ def test_global_variables(lines, monkeypatch, name, owner):
         module.__file__ = __file__
         module.count, module.rng, module.table, module.history = 0, numpy.random.default_rng(3), torch.zeros(2), []
         module.meter, module.rule = Own(), len
-        module.Meter = type("Meter", (), {"__module__": name, "made": 0})
+        module.augment, of_class = (type("Compose", (), {"__module__": "library"})() for _ in range(2))
+        module.Meter = type("Meter", (), {"__module__": name, "made": 0, "augment": of_class})
+        module.augment.rng, of_class.rng = map(numpy.random.default_rng, (4, 5))
         return module
+
+    def generators():
+        return (each.rng for each in (module, module.augment, module.Meter.augment))
 
     def train():
         module.count, module.table, module.meter.value, module.rule, module.Meter.made = 3, torch.ones(2), 4, abs, 5
         module.history.append(0.5)
-        module.drawn = module.rng.random()
+        module.drawn = sum(each.random() for each in generators())
 
     module = start()
     saved = saved_after(trainer_of(), train)
-    state = module.rng.bit_generator.state
+    states = [each.bit_generator.state for each in generators()]
     module = start()
     restored(saved)
     assert (module.count, module.table.tolist(), module.history) == (3, [1.0, 1.0], [0.5])
     assert (module.meter.value, module.Meter.made) == (4, 5)
-    assert (module.rng.bit_generator.state, module.drawn) == (state, saved[owner]["drawn"])
+    assert [each.bit_generator.state for each in generators()] == states
+    assert module.drawn == saved[owner]["drawn"]
     what = "which is no number, text, tensor, array, generator or container of these."
     assert lines == [f"Not saved for a restart: the attribute {owner}.rule, {what}"]
 
