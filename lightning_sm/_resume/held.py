@@ -145,7 +145,7 @@ def held(owner: str, holder: Any, seen: Set[int], most: int = 0) -> Iterator[Tup
                     yield path, each
                 yield from held(path, each, seen, most)
             # A data set may hold the model, and is read again from how it was when the epoch began.
-            elif owner.startswith(("model", "callback")) and _is_stateful(cls):
+            elif not owner.startswith(LOADER) and _is_stateful(cls):
                 seen.add(id(each))
                 found = _stateful(each, seen)
                 if found is not None:

@@ -397,6 +397,7 @@ def test_global_variables(lines, monkeypatch, name, owner):
         module.meter, module.rule = Own(), len
         module.augment, of_class = (type("Compose", (), {"__module__": "library"})() for _ in range(2))
         module.Meter = type("Meter", (), {"__module__": name, "made": 0, "augment": of_class})
+        module.metric = torchmetrics.SumMetric()
         module.augment.rng, of_class.rng = map(numpy.random.default_rng, (4, 5))
         return module
 
@@ -406,6 +407,7 @@ def test_global_variables(lines, monkeypatch, name, owner):
     def train():
         module.count, module.table, module.meter.value, module.rule, module.Meter.made = 3, torch.ones(2), 4, abs, 5
         module.history.append(0.5)
+        module.metric.update(2)
         module.drawn = sum(each.random() for each in generators())
 
     module = start()
@@ -414,7 +416,7 @@ def test_global_variables(lines, monkeypatch, name, owner):
     module = start()
     restored(saved)
     assert (module.count, module.table.tolist(), module.history) == (3, [1.0, 1.0], [0.5])
-    assert (module.meter.value, module.Meter.made) == (4, 5)
+    assert (module.meter.value, module.Meter.made, module.metric.compute()) == (4, 5, 2)
     assert [each.bit_generator.state for each in generators()] == states
     assert module.drawn == saved[owner]["drawn"]
     what = "which is no number, text, tensor, array, generator or container of these."

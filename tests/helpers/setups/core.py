@@ -283,6 +283,7 @@ class Weighing:
 
     batches = 0
     noise: Any = None
+    norm: Any = None
 
 
 @setup
@@ -292,13 +293,15 @@ def global_variables(pl, size):
     class Net(net(pl)):
         def training_step(self, batch, batch_idx):
             Weighing.batches += 1
-            FACTORS["batches"] = 1 / Weighing.batches + Weighing.noise.random()
+            Weighing.norm(batch[0])
+            FACTORS["batches"] = 1 / Weighing.batches + Weighing.noise.random() + float(Weighing.norm.running_mean[0])
             return super().training_step(batch, batch_idx)
 
         def loss(self, batch):
             return super().loss(batch) * FACTORS["batches"]
 
     FACTORS["batches"], Weighing.batches, Weighing.noise = 1.0, 0, numpy.random.default_rng(5)
+    Weighing.norm = nn.BatchNorm1d(4)
     return Setup(Net(), shuffled(size))
 
 
