@@ -34,6 +34,7 @@ from lightning_sm._resume.optimizers import parameters_beside_model
 from lightning_sm._resume.program import PROGRAM, is_projects, program_owners
 from lightning_sm._resume.values import (
     ITERATOR,
+    PLAIN,
     NotSaved,
     Packed,
     address_of,
@@ -57,6 +58,8 @@ _ARGUMENTS = {
 _LARGE = "Large"
 # The key of ``requires_grad`` of the model's parameters, which is no attribute in ``vars``.
 _TRAINED = "requires_grad"
+# What ``save_hyperparameters`` sets: a dictionary with attributes.
+_HPARAMS = "_hparams"
 # The key of the classes of the model's modules, of which a program may put others into the model.
 _CLASSES = "classes of modules"
 
@@ -173,7 +176,8 @@ class Attributes:
         # What Lightning saves.
         saved = [*model.modules(), *model.parameters(), *trainer.optimizers]
         saved += [getattr(each, "optimizer", None) for each in trainer.optimizers]  # of DeepSpeed's
-        saved += [each.scheduler for each in getattr(trainer, "lr_scheduler_configs", ())]
+        schedulers = list(_schedulers(trainer))
+        saved += schedulers
         seen = set(map(id, saved))
         yield TRAINER, trainer
         yield f"{TRAINER}.fit_loop", trainer.fit_loop
@@ -186,6 +190,9 @@ class Attributes:
             yield from held(name, each, seen)
             if is_projects(each) or name.startswith(PROGRAM):
                 yield f"{name} generators", Generators(each, known)
+        # Of what these hold, functions are no part of their state: schedules, and hooks around steps.
+        for index, each in enumerate(() if is_sharded(trainer) else (*trainer.optimizers, *schedulers)):
+            yield from held(f"optimizer or scheduler {index}", each, seen)
         yield from data
 
     def _holders(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
@@ -200,6 +207,8 @@ class Attributes:
         for index, optimizer in enumerate(_optimizers(trainer)):
             yield f"optimizer {index} {type(optimizer).__qualname__}", optimizer
         module: Any = getattr(trainer, "datamodule", None)
+        for owner, each in (("model", trainer.lightning_module), ("data module", module)):
+            yield f"{owner} hparams", getattr(each, _HPARAMS, {})
         if module is not None and not _has_state(module, lightning.LightningDataModule):
             yield "data module", module
         yield from program_owners()
@@ -229,7 +238,9 @@ class Attributes:
                 left_out = (torch.Tensor, type(None))
             own = attributes_of(each)
             if owner.startswith(TRAINER):
-                own = {name: value for name, value in own.items() if name in _ARGUMENTS}
+                is_trainer = owner == TRAINER
+                items = own.items()
+                own = {key: item for key, item in items if key in _ARGUMENTS or (is_trainer and _is_own(key, item))}
             elif owner.startswith(PROGRAM):
                 own = {name: value for name, value in own.items() if not name.startswith("__")}
             elif isinstance(each, torch.optim.Optimizer):
@@ -260,6 +271,11 @@ class Attributes:
         self._told.add(name)
 
 
+def _is_own(name: str, value: Any) -> bool:
+    """Whether an attribute of a trainer may be the program's own, or one that Lightning leaves as it is."""
+    return type(value) in PLAIN and not name.startswith("_") and name != "should_stop"
+
+
 def _classes_of(model: Any) -> Dict[str, str]:
     """The class of each module but of metrics, whose wrappers add some; lazy ones get theirs with the first batch."""
     return {
@@ -279,7 +295,7 @@ def _bare_names(namespace: Namespace) -> Tuple[FrozenSet[str], FrozenSet[str], F
 
     lightning: Any = namespace.module()
     modules = (torch.nn.Module(), lightning.LightningModule(), lightning.LightningDataModule())
-    of_modules = {name for module in modules for name in vars(module)} - {"training"} | {"forward"}
+    of_modules = {name for module in modules for name in vars(module)} - {"training"} | {"forward", _HPARAMS}
     optimizer, metric = torch.optim.Optimizer([torch.zeros(1)], {}), sys.modules["torchmetrics"].SumMetric()
     return frozenset(of_modules), frozenset(vars(optimizer)), frozenset(vars(metric))
 
@@ -297,6 +313,13 @@ def _restored_otherwise(trainer: Trainer) -> Set[Any]:
     found.update(address_of(value) for value in values if isinstance(value, torch.Tensor))
     found.update(sampler_generators(loaders_of(trainer)))
     return found - {None, 0}  # of tensors without numbers, such as parameters that are elsewhere
+
+
+def _schedulers(trainer: Trainer) -> Iterator[Any]:
+    """The schedulers, and those within others."""
+    for config in getattr(trainer, "lr_scheduler_configs", ()):
+        yield config.scheduler
+        yield from getattr(config.scheduler, "_schedulers", ())
 
 
 def _optimizers(trainer: Trainer) -> List[Any]:

@@ -197,7 +197,12 @@ def _is_stateful(cls: Any) -> bool:
 
 
 def attributes_of(owner: Any) -> Mapping[str, Any]:
-    """What ``vars`` has of an object, and what is in the slots of a project's one, by names."""
+    """What ``vars`` has of an object, and what is in the slots of a project's one, by names.
+
+    Of a dictionary, whose items are attributes, too, its items.
+    """
+    if isinstance(owner, dict):
+        return {name: value for name, value in owner.items() if isinstance(name, str)}
     cls: Any = type(owner)
     own = getattr(owner, "__dict__", {})
     slots = [name for name in _slots_of(cls) if hasattr(owner, name)]

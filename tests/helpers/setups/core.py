@@ -315,7 +315,7 @@ def decaying():
     """As a handwritten schedule: the number of its calls is the function's own."""
     calls, generator = 0, random.Random(6)
 
-    def factor():
+    def factor(*_):
         nonlocal calls
         calls += 1
         return 1 / calls + generator.random()
@@ -325,18 +325,27 @@ def decaying():
 
 @setup
 def functions_and_records(pl, size):
-    """State in a closure, within containers, and in a record that each step replaces."""
+    """State in closures, also a schedule's, hyperparameters, the trainer, and a record that each step replaces."""
 
     class Net(net(pl)):
         def __init__(self):
             super().__init__()
+            self.save_hyperparameters({"temperature": 1.0})
             self.rules, self.progress = {"weights": OrderedDict(factor=partial(decaying()))}, Progress()
 
         def loss(self, batch):
             loss = super().loss(batch) * (self.rules["weights"]["factor"]() + 0.1 * self.progress.sums[0])
             if self.training:
                 self.progress = replace(self.progress, steps=self.progress.steps + 1, sums=(float(loss.detach()) % 1,))
+                self.hparams.temperature *= 0.9
+                self.trainer.trained = getattr(self.trainer, "trained", 0) + 1
+                loss = loss * self.hparams.temperature + loss / self.trainer.trained
             return loss
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
+            scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, decaying())
+            return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
     return Setup(Net(), shuffled(size))
 
