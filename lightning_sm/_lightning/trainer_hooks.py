@@ -54,10 +54,10 @@ def around_load(trainer: Trainer, found: Callable[[Any], ContextManager[Any]]) -
     connector = connector_of(trainer, "checkpoint")
     connector.__dict__.pop("resume_start", None)
 
-    def resume_start(original: Any, checkpoint_path: Any = None, **more: Any) -> None:
+    def resume_start(original: Any, checkpoint_path: Any = None, *args: Any, **more: Any) -> None:
         replaced.undo()
         with found(checkpoint_path) as path:
-            original(path, **more)
+            original(path, *args, **more)
 
     replaced = ReplacedMethod(connector, "resume_start", resume_start)
 
@@ -107,14 +107,15 @@ def around_restore(
         connector.__dict__.pop(name, None)
         return getattr(connector, name)
 
-    def resume_start(checkpoint_path: Any = None, **more: Any) -> None:
+    # A trainer of a library may have a connector of its own, with more arguments.
+    def resume_start(checkpoint_path: Any = None, *args: Any, **more: Any) -> None:
         if os.path.basename(str(checkpoint_path)).startswith(_OF_SEARCHES):
-            type(connector).resume_start(connector, checkpoint_path, **more)
+            type(connector).resume_start(connector, checkpoint_path, *args, **more)
             return
         start = original("resume_start")
         chosen = choose(checkpoint_path)
         if chosen is None:
-            start(checkpoint_path, **more)
+            start(checkpoint_path, *args, **more)
             return
         checkpoint_path, weights_only = chosen
         if "weights_only" in signature(start).parameters:
@@ -124,7 +125,7 @@ def around_restore(
         replace("restore_model", lambda: explained(original("restore_model")))
         replace("restore_training_state", lambda: explained(restore_training_state))
         # Strategies that shard restore the model and the optimizers here.
-        explained(lambda: start(checkpoint_path, **more))
+        explained(lambda: start(checkpoint_path, *args, **more))
         loaded(connector._loaded_checkpoint)
 
     def restore_training_state() -> None:

@@ -8,8 +8,9 @@ and layers would be trained that the project had frozen or set to evaluation.
 import copy
 import functools
 import sys
+import time
 import zlib
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import strategy_of
@@ -35,6 +36,7 @@ from lightning_sm._resume.program import PROGRAM, is_projects, program_owners
 from lightning_sm._resume.values import (
     ITERATOR,
     PLAIN,
+    TOO_LARGE,
     NotSaved,
     Packed,
     address_of,
@@ -45,10 +47,12 @@ from lightning_sm._resume.values import (
     without_numbers_of_what_was_made,
 )
 
-__all__ = ["TRAINER", "Attributes", "with_large"]
+__all__ = ["MADE", "TRAINER", "Attributes", "with_large"]
 
 #: With what the names of the trainer and its loops begin.
 TRAINER = "trainer"
+#: The key of the names of what hooks had set before the first batch, and training has not changed since.
+MADE = "made by hooks"
 # Their arguments that programs and callbacks change while they train.
 _ARGUMENTS = {
     "accumulate_grad_batches", "check_val_every_n_epoch", "gradient_clip_algorithm", "gradient_clip_val",
@@ -83,18 +87,50 @@ class Attributes:
         self._namespace = namespace
         # What they were at the start of the training, but for those that were restored then.
         self._before: Packed = {}
+        # The same before ``on_fit_start``, and the clocks then; what hooks have set since, and what of it is unchanged.
+        self._start: Optional[Packed] = None
+        self._clocks = _clocks()
+        self._made: Dict[str, Dict[str, Any]] = {}
         # What the sanity check has changed, by the names of its owners.
         self._checked: Dict[str, Set[str]] = {}
         self._told: Set[str] = set()
         # The large ones of the save that is being made.
         self._large: Packed = {}
 
+    def start(self, trainer: Trainer) -> None:
+        """Note what the attributes are before ``on_fit_start``: what hooks set may follow from what is restored.
+
+        Such as a copy of the first weights, or a first learning rate.
+        """
+        self._start, self._clocks = self._read(trainer, self._owners(trainer), _restored_otherwise(trainer)), _clocks()
+
     def begin(self, trainer: Trainer) -> None:
         """Note what the attributes are when training starts, after all ``on_train_start``, or the sanity check."""
         self._before = self._read(trainer, self._owners(trainer), _restored_otherwise(trainer))
-        for owner, names in self._checked.items():
-            for name in names:
-                self._before.get(owner, {}).pop(name, None)
+        self._made = {owner: self._made_by_hooks(owner, values) for owner, values in self._before.items()}
+        for found in (self._checked, self._made):
+            for owner, names in found.items():
+                for name in names:
+                    self._before.get(owner, {}).pop(name, None)
+
+    def _made_by_hooks(self, owner: str, values: Mapping[str, Any]) -> Dict[str, Any]:
+        """What has been set since :meth:`start`, but for texts (paths), readings of clocks, and other objects."""
+        if self._start is None:
+            return {}
+        is_new = owner not in self._start
+        if not owner.startswith(("model", "callback", *PROGRAM)) or (is_new and owner.startswith(PROGRAM)):
+            return {}
+        changed, lost = changed_values(self._start.get(owner, {}), values)
+        large = {name: values[name] for name, why in lost.items() if why.startswith(TOO_LARGE)}
+        kept = {name: each for name, each in changed.items() if type(each) is not str and not self._is_time(each)}
+        return {**kept, **large}
+
+    def _is_time(self, value: Any) -> bool:
+        """Whether a number is one that a clock has shown since :meth:`start`, in seconds or nanoseconds."""
+        if type(value) not in (int, float):
+            return False
+        clocks = zip(self._clocks, _clocks())
+        return any(then <= value <= now or then * 1e9 <= value <= now * 1e9 for then, now in clocks)
 
     def end_sanity_check(self, trainer: Trainer) -> None:
         """Let what has changed since :meth:`begin` be saved: a fit that continues has no sanity check."""
@@ -130,6 +166,10 @@ class Attributes:
                     self._large.setdefault(owner, {})[name] = large
             if changed:
                 found[owner] = changed
+            made = self._made.get(owner, {})
+            unchanged = [name for name in made if name in changed and is_same(values[name], made[name])]
+            if unchanged:
+                found.setdefault(MADE, {})[owner] = unchanged
         return found
 
     def take_large(self) -> Packed:
@@ -269,6 +309,10 @@ class Attributes:
         if name not in self._told and (not is_data or getattr(before, "is_called", False)) and trainer.is_global_zero:
             log.warning("Not saved for a restart: the attribute %s, which %s.", name, why)
         self._told.add(name)
+
+
+def _clocks() -> Tuple[float, ...]:
+    return time.time(), time.monotonic(), time.perf_counter()
 
 
 def _is_own(name: str, value: Any) -> bool:

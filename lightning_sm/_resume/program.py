@@ -40,9 +40,11 @@ def own_modules(number: int) -> List[str]:
 
 
 def is_own(module: str) -> bool:
-    """Whether a module is neither an installed one nor of Python itself."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return module == _MAIN or (isinstance(file, str) and not is_installed(file))
+    """Whether a module is neither an installed one, nor made by one, as ``torch.ops``, nor of Python itself."""
+    names = (module, module.partition(".")[0])
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in names]
+    is_elsewhere = not any(isinstance(file, str) and is_installed(file) for file in files)
+    return module == _MAIN or (isinstance(files[0], str) and is_elsewhere)
 
 
 def is_others(module: str) -> bool:

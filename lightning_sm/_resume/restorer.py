@@ -27,7 +27,7 @@ from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._lightning.trainer_hooks import call_skipped_train_hooks, start_averages
 from lightning_sm._logging import log
-from lightning_sm._resume.attributes import TRAINER, Attributes, with_large
+from lightning_sm._resume.attributes import MADE, TRAINER, Attributes, with_large
 from lightning_sm._resume.callback_files import adopt_checkpoints
 from lightning_sm._resume.data import (
     IteratedLoader,
@@ -85,6 +85,8 @@ class FitRestorer:
         self._own: Dict[str, Any] = {}
         # The attributes of this rank, and the arguments of all ranks' trainers.
         self._changed: Dict[str, Any] = {}
+        # Of these, what hooks had set before the first batch, which may follow from the number of batches or processes.
+        self._made: Dict[str, Any] = {}
         self._arguments: Dict[str, Any] = {}
         # The model's and callbacks' state in the save, as hooks around its loading left it, until the training begins.
         self._checkpoint: Dict[str, Any] = {}
@@ -130,6 +132,10 @@ class FitRestorer:
         has_ended = self._point is SavePoint.END and ends_alike
         self.replays = has_ended and record is not None
         changed = with_large(self._own.get("attributes", {}), ranks[0]["attributes"], self._saved["large"])
+        names = changed.pop(MADE, {})
+        self._made = {owner: {name: changed[owner].pop(name) for name in names[owner]} for owner in names}
+        if not ends_alike:
+            self._made = {}
         self._changed = {owner: each for owner, each in changed.items() if not owner.startswith(TRAINER)}
         self._arguments = {
             owner: each
@@ -211,6 +217,7 @@ class FitRestorer:
         restore_csv_files(trainer, self._saved["csv_files"])
         if self.replays:
             self._restore_attributes(trainer)
+            self._attributes.restore(trainer, self._made)
             if self._own:
                 restore_logged(trainer, self._own)
                 restore_samplers(trainer, self._own)
@@ -231,6 +238,8 @@ class FitRestorer:
             self._read_loaders(trainer)
             self._attributes.begin(trainer)  # the first run had begun to read, too
         self._restore_attributes(trainer)
+        if not changes:
+            self._attributes.restore(trainer, self._made)
         set_gradients(trainer, self._saved["gradients"], self._own.get("gradients"))
         if not self._own:
             return

@@ -18,6 +18,7 @@ __all__ = [
     "GENERATOR",
     "ITERATOR",
     "PLAIN",
+    "TOO_LARGE",
     "NotSaved",
     "Packed",
     "address_of",
@@ -54,6 +55,8 @@ _MEMBER = "Member"
 _RECORD = "Record"
 #: Made anew for each epoch, beside numbers that must stay. Open files are iterators, too.
 ITERATOR = "is an iterator"
+#: With what the reason begins where there is no room for a value.
+TOO_LARGE = "takes more than"
 #: Copies of values, by the names of their owners, and their own.
 Packed = Dict[str, Dict[str, Any]]
 _OTHER = "is no number, text, tensor, array, generator or container of these"
@@ -82,7 +85,7 @@ class _Room:
     def take(self, size: int) -> None:
         self.left -= size
         if self.left < 0:
-            raise _NotSavedError(f"takes more than {self._size >> 20} MiB")
+            raise _NotSavedError(f"{TOO_LARGE} {self._size >> 20} MiB")
 
 
 def address_of(tensor: Any) -> Any:
@@ -204,6 +207,10 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
         raise _NotSavedError(_OTHER)
     name = kind.__name__
     room.take(_ITEM_BYTES)
+    if kind in (torch.dtype, torch.device):
+        return value
+    if kind is torch.Size:
+        return (name, list(value))
     if kind is complex:
         return (name, value.real, value.imag)
     if _BUFFERS.get(name) is kind:
@@ -307,6 +314,8 @@ def unpacked(packed: Any, device: Any) -> Any:
     if name == "Tensor":
         was_on_cpu, requires_grad = more
         return (content.clone() if was_on_cpu else content.to(device)).requires_grad_(requires_grad)
+    if name == "Size":
+        return torch.Size(content)
     if name == "complex":
         return complex(content, *more)
     if name in _BUFFERS:

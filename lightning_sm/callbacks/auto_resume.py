@@ -320,6 +320,10 @@ class AutoResumeMixin(Callback):
 
     # --- the training
 
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Note what the hooks that are called from now on set before the first batch."""
+        self._attributes.start(trainer)
+
     def on_sanity_check_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Note what the sanity check changes, which a fit that continues has not."""
         self._attributes.begin(trainer)

@@ -5,6 +5,7 @@ import itertools
 import logging
 import random
 import sys
+import time
 from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import torch
 import torchmetrics
 from torch.utils.data import DataLoader
 
-from lightning_sm._resume.attributes import Attributes, with_large
+from lightning_sm._resume.attributes import MADE, Attributes, with_large
 from tests.helpers.interrupted import NAMESPACE, pl
 from tests.helpers.series import LIBRARY, saves_of, train_fit
 from tests.helpers.setups import Setup, Size
@@ -96,7 +97,7 @@ VALUES = [
     3, 0.5, True, None, "text", [1, [2.5, "a"]], (1, (2,)), {1, 2}, frozenset({"a"}), deque([1, 2], maxlen=2),
     {"a": [1], 2: {"b": None}}, OrderedDict(b=1, a=2), Counter("aab"), defaultdict(list, a=[1]), defaultdict(None, a=1),
     [{"loss": 0.25}, {"loss": 0.5}], Stage.MAIN, 1 + 2j, b"ab", bytearray(b"ab"), array("d", [0.5]), Point(1, [2]),
-    Progress(3, (Progress(4, "a"), Stage.MAIN)),
+    Progress(3, (Progress(4, "a"), Stage.MAIN)), torch.Size([2, 3]), torch.float16, torch.device("cpu"),
     torch.arange(3), torch.ones(2, dtype=torch.bfloat16), EMPTY, TRACED * 2, TRACED,
     numpy.eye(2), numpy.arange(3)[::2], numpy.float32(0.5), numpy.array(2),
 ]  # fmt: skip
@@ -421,6 +422,26 @@ def test_global_variables(lines, monkeypatch, name, owner):
     assert module.drawn == saved[owner]["drawn"]
     what = "which is no number, text, tensor, array, generator or container of these."
     assert lines == [f"Not saved for a restart: the attribute {owner}.rule, {what}"]
+
+
+def test_what_hooks_set_is_saved_but_for_texts_readings_of_clocks_and_other_objects(lines):
+    model: Any = Model()
+    kept, trainer = Attributes(NAMESPACE), trainer_of(model)
+    kept.start(trainer)
+    model.anchor, model.lr, model.teacher = torch.ones(2), 0.5, [torch.nn.Linear(1, 1)]
+    model.folder, model.started, model.clock, model.rule = (
+        "a",
+        time.time(),
+        time.perf_counter_ns(),
+        torch.nn.functional.l1_loss,
+    )
+    kept.begin(trainer)
+    model.lr = 0.25
+    saved = kept.state(trainer)
+    assert saved.pop(MADE) == {"model": ["anchor"], "model.teacher[0]": ["state", "metrics"]}
+    assert (set(saved), set(saved["model"])) == ({"model", "model.teacher[0]"}, {"anchor", "lr"})
+    assert saved["model"]["lr"] == 0.25
+    assert lines == []
 
 
 def test_numbers_of_a_module_that_tell_what_is_made_on_demand_are_made_anew(lines, monkeypatch):

@@ -1,5 +1,6 @@
 """The library, and its set-ups of models, schedules, logged values and loaders."""
 
+import copy
 import os
 import random
 from collections import OrderedDict
@@ -348,6 +349,33 @@ def functions_and_records(pl, size):
             return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
     return Setup(Net(), shuffled(size))
+
+
+@setup
+def set_by_hooks(pl, size):
+    """What hooks derive from the first weights and the first learning rate, before the first batch."""
+
+    class Warms(pl.Callback):
+        def on_train_start(self, trainer, pl_module):
+            self.base = trainer.optimizers[0].param_groups[0]["lr"]
+
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx, *_):
+            trainer.optimizers[0].param_groups[0]["lr"] = self.base / (1 + trainer.global_step)
+
+    class Net(net(pl)):
+        def on_fit_start(self):
+            self.anchor = [each.detach().clone() for each in self.parameters()]
+
+        def on_train_start(self):
+            self.teacher = [copy.deepcopy(self.layers)]
+
+        def loss(self, batch):
+            inputs, _ = batch
+            distance = sum((one - other).square().sum() for one, other in zip(self.parameters(), self.anchor))
+            teacher = self.teacher[0](inputs).detach() if hasattr(self, "teacher") else 0.0
+            return super().loss(batch) + distance + (self.layers(inputs) - teacher).square().mean()
+
+    return Setup(Net(), shuffled(size), arguments={"callbacks": [Warms()]})
 
 
 @setup
