@@ -24,7 +24,6 @@ from lightning_sm._resume.held import (
     LOADER,
     Generators,
     Stateful,
-    Variables,
     attributes_of,
     held,
     is_metric,
@@ -265,15 +264,10 @@ class Attributes:
             _CLASSES: _classes_of(trainer.lightning_module),
         }
         for owner, each in owners:
+            left_out: Tuple[type, ...] = ()
             if owner.startswith("callback"):
-                left_out: Tuple[type, ...] = (bool,)
-            elif (
-                owner.startswith((TRAINER, *PROGRAM))
-                or isinstance(each, Variables)
-                or ((is_projects(each) or is_metric(each)) and not is_fsdp)
-            ):
-                left_out = ()
-            else:
+                left_out = (bool,)
+            elif isinstance(each, torch.nn.Module) and (is_fsdp or not (is_projects(each) or is_metric(each))):
                 # Pruning and FSDP set tensors, StochasticWeightAveraging takes the momentum of batch norms for a while.
                 left_out = (torch.Tensor, type(None))
             own = attributes_of(each)

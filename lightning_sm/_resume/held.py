@@ -150,6 +150,26 @@ def held(owner: str, holder: Any, seen: Set[int], most: int = 0) -> Iterator[Tup
                 found = _stateful(each, seen)
                 if found is not None:
                     yield path, found
+            elif not owner.startswith(LOADER) and _holds_values_only(each):
+                seen.add(id(each))
+                yield path, each
+
+
+def _holds_values_only(value: Any) -> bool:
+    """Whether a library's object is all that a save can hold of it, as a ``SobolEngine``: no file, client or lock."""
+    own = {} if is_others(type(value).__module__) else vars(value)
+    return bool(own) and all(map(_is_value, own.values()))
+
+
+def _is_value(value: Any, depth: int = 3) -> bool:
+    import torch
+
+    kind = type(value)
+    if kind in _CONTAINERS or kind in (tuple, torch.Size):
+        items = [*value, *value.values()] if kind is dict else value
+        return depth > 0 and len(value) <= _MAX_HELD and all(_is_value(each, depth - 1) for each in items)
+    is_of_torch = kind in (torch.Tensor, torch.dtype, torch.device)
+    return kind in PLAIN or is_of_torch or kind.__module__ == "numpy" or is_generator(value)
 
 
 def _parts_of(value: Any, depth: int = 4) -> Iterator[Tuple[str, Any]]:
@@ -258,7 +278,10 @@ def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
         if is_alike and now.device == value.device and not now.is_inference():
             now.detach().copy_(value.detach())
             return
-    _assign(owner, name, value)
+    try:
+        _assign(owner, name, value)
+    except Exception as error:  # what a library's class raises
+        log.warning("Not restored: the attribute %s of a %s (%s)", name, type(owner).__qualname__, error)
 
 
 def _assign(owner: Any, name: str, value: Any) -> None:

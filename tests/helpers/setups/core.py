@@ -326,16 +326,19 @@ def decaying():
 
 @setup
 def functions_and_records(pl, size):
-    """State in closures, also a schedule's, hyperparameters, the trainer, and a record that each step replaces."""
+    """State in closures, also a schedule's, hyperparameters, a library's object, the trainer, a record of each step."""
 
     class Net(net(pl)):
         def __init__(self):
             super().__init__()
             self.save_hyperparameters({"temperature": 1.0})
             self.rules, self.progress = {"weights": OrderedDict(factor=partial(decaying()))}, Progress()
+            self.sobol = torch.quasirandom.SobolEngine(1)
 
         def loss(self, batch):
-            loss = super().loss(batch) * (self.rules["weights"]["factor"]() + 0.1 * self.progress.sums[0])
+            loss = super().loss(batch) * (
+                float(self.sobol.draw()) + self.rules["weights"]["factor"]() + 0.1 * self.progress.sums[0]
+            )
             if self.training:
                 self.progress = replace(self.progress, steps=self.progress.steps + 1, sums=(float(loss.detach()) % 1,))
                 self.hparams.temperature *= 0.9
