@@ -87,6 +87,32 @@ def stream(pl, size):
     return Setup(net(pl)(), DataLoader(Stream(size.batches * BATCH_SIZE), batch_size=BATCH_SIZE), in_order())
 
 
+class StreamWithPosition(IterableDataset):
+    """Begins an epoch where the program tells it."""
+
+    def __init__(self, count):
+        self.data, self.first = Numbers(count), None
+
+    def __iter__(self):
+        first, self.first = self.first or 0, None
+        return (self.data[index] for index in range(first, len(self.data)))
+
+
+@setup
+def stream_with_a_position(pl, size):
+    """The program itself saves where its data goes on, and sets it in a restart."""
+    data = StreamWithPosition(size.batches * BATCH_SIZE)
+
+    class Net(net(pl)):
+        def on_save_checkpoint(self, checkpoint):
+            checkpoint["taken"] = self.trainer.fit_loop.epoch_loop.batch_progress.current.completed
+
+        def on_load_checkpoint(self, checkpoint):
+            data.first = checkpoint["taken"] * BATCH_SIZE
+
+    return Setup(Net(), DataLoader(data, batch_size=BATCH_SIZE), in_order())
+
+
 class LengthlessWithState:
     """Counts what it has handed out, as torchdata's loader does."""
 
