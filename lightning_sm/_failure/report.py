@@ -12,8 +12,8 @@ import threading
 import traceback
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from types import FrameType, TracebackType
-from typing import Any, Iterator, NoReturn, Optional, Tuple, Type
+from types import FrameType
+from typing import Any, Iterator, NoReturn, Optional, Tuple
 
 from lightning_sm._failure.failure_file import write_failure
 from lightning_sm._failure.process import current_monitor, stop_watching, watch_failures
@@ -109,13 +109,12 @@ def report_uncaught() -> None:
     if _is_installed or not is_in_job(os.environ) or not speaks_for_job():
         return
     _is_installed = True
-    previous, exit_program, exit_at_once = sys.excepthook, sys.exit, os._exit
+    exit_program, exit_at_once = sys.exit, os._exit
 
-    def report_and_print(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-        with _never_raising():
-            if not isinstance(error, KeyboardInterrupt):
-                report(error)
-        previous(kind, error, trace)
+    def report_before_hook(event: str, values: Tuple[Any, ...]) -> None:
+        if event == "sys.excepthook" and not isinstance(values[2], KeyboardInterrupt):
+            with _never_raising():
+                report(values[2])
 
     def note_and_exit(status: Any = None, /) -> NoReturn:
         error, caller = sys.exc_info()[1], sys._getframe(1)
@@ -133,7 +132,9 @@ def report_uncaught() -> None:
                 stop_watching()
         exit_at_once(status)
 
-    sys.excepthook, sys.exit, os._exit = report_and_print, note_and_exit, report_and_exit_at_once
+    sys.exit, os._exit = note_and_exit, report_and_exit_at_once
+    # The interpreter raises the event before it calls the hook, which libraries that print tracebacks replace.
+    sys.addaudithook(report_before_hook)
 
 
 @contextmanager

@@ -94,6 +94,9 @@ def test_broken_files_of_the_job(opt_ml, in_environ, tmp_path):
         ("raise TopologyError('no world', hint='Count.')",
          f"TopologyError: no world (on algo-1) HINT: Count. ({TopologyError('').link})"),
         ("theirs()", "KeyError: 'layers' (on algo-1; at <string>:23 in <module> > <string>:18 in theirs)"),
+        # As libraries do that print tracebacks.
+        ("sys.excepthook = print; theirs()", "KeyError: 'layers'"),
+        ("del sys.excepthook; theirs()", "KeyError: 'layers'"),
         ("class Silent(RuntimeError):\n    def __str__(self): raise ValueError\nraise Silent",
          "Silent: (its __str__ raised ValueError) (on algo-1; at "),
         ("try: theirs()\nexcept KeyError: raise ValueError('explained') from None", "ValueError: explained (on algo-1"),
