@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import traceback
+from _sitebuiltins import Quitter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -42,7 +43,7 @@ _FIRST_FAILURE_TIMEOUT = 12.0
 
 _is_installed = False
 _noted: Optional["_Noted"] = None
-# The argument of the last call of sys.exit.
+# The argument of the last call of sys.exit or exit.
 _exit_code: Optional[Tuple[Any]] = None
 
 
@@ -100,16 +101,17 @@ def describe_failure(error: BaseException, job: TrainingJob) -> str:
 def report_uncaught() -> None:
     """From now on, report the error that ends this program, or the failure of another rank that caused it.
 
-    These are an uncaught exception, and the error that is being handled or was noted when ``sys.exit`` or ``os._exit``
-    is called with a code that means failure; also what an ``argparse`` parser finds in the arguments. A stop by Ctrl-C
-    or SIGTERM is none. Only the first call has an effect.
+    These are an uncaught exception, and the error that is being handled or was noted when ``sys.exit``, ``exit``,
+    ``quit`` or ``os._exit`` is called with a code that means failure; else the message that is given instead of a code;
+    also what an ``argparse`` parser finds in the arguments. A stop by Ctrl-C or SIGTERM is none. Only the first call
+    has an effect.
     """
     global _is_installed
     # Whether this process speaks is decided now, before it starts others.
     if _is_installed or not is_in_job(os.environ) or not speaks_for_job():
         return
     _is_installed = True
-    exit_program, exit_at_once = sys.exit, os._exit
+    exit_program, exit_at_once, quit_program = sys.exit, os._exit, Quitter.__call__
 
     def report_before_hook(event: str, values: Tuple[Any, ...]) -> None:
         if event == "sys.excepthook" and not isinstance(values[2], KeyboardInterrupt):
@@ -122,6 +124,12 @@ def report_uncaught() -> None:
             _note_exit(status, error, caller)
         exit_program(status)
 
+    def note_and_quit(self: Quitter, code: Any = None) -> NoReturn:
+        error, caller = sys.exc_info()[1], sys._getframe(1)
+        with _never_raising():
+            _note_exit(code, error, caller)
+        quit_program(self, code)
+
     def report_and_exit_at_once(status: int) -> NoReturn:
         error, caller = sys.exc_info()[1], sys._getframe(1)
         with _never_raising():
@@ -133,6 +141,8 @@ def report_uncaught() -> None:
         exit_at_once(status)
 
     sys.exit, os._exit = note_and_exit, report_and_exit_at_once
+    # exit() and quit(), which are not sys.exit.
+    Quitter.__call__ = note_and_quit  # type: ignore[method-assign]
     # The interpreter raises the event before it calls the hook, which libraries that print tracebacks replace.
     sys.addaudithook(report_before_hook)
 
@@ -147,7 +157,7 @@ def _never_raising() -> Iterator[None]:
 
 
 def _note_exit(status: Any, error: Optional[BaseException], caller: FrameType) -> None:
-    """Note why the program exits: the error that it handles, or what the parser says that calls ``sys.exit``."""
+    """Note why the program exits: the error that it handles, its message, or what the parser says that calls this."""
     global _exit_code
     _exit_code = (status,)
     if is_success(status):
@@ -157,6 +167,8 @@ def _note_exit(status: Any, error: Optional[BaseException], caller: FrameType) -
         _note(usage, None)
     elif isinstance(error, Exception):
         _note(error, None)
+    elif not isinstance(status, int):
+        _note(SystemExit(status), None)
 
 
 def _usage_error(caller: FrameType, status: Any) -> Optional[HyperparameterError]:
