@@ -31,6 +31,7 @@ from lightning_sm.errors import HyperparameterError, LightningSMError
 __all__ = [
     "describe_failure",
     "failure_reported",
+    "forget_exit",
     "read_job",
     "report",
     "report_exit",
@@ -121,13 +122,15 @@ def report_uncaught() -> None:
     def note_and_exit(status: Any = None, /) -> NoReturn:
         error, caller = sys.exc_info()[1], sys._getframe(1)
         with _never_raising():
-            _note_exit(status, error, caller)
+            if _is_main_thread():
+                _note_exit(status, error, caller)
         exit_program(status)
 
     def note_and_quit(self: Quitter, code: Any = None) -> NoReturn:
         error, caller = sys.exc_info()[1], sys._getframe(1)
         with _never_raising():
-            _note_exit(code, error, caller)
+            if _is_main_thread():
+                _note_exit(code, error, caller)
         quit_program(self, code)
 
     def report_and_exit_at_once(status: int) -> NoReturn:
@@ -154,6 +157,11 @@ def _never_raising() -> Iterator[None]:
         yield
     except Exception:
         log.exception("The failure could not be reported.")
+
+
+def _is_main_thread() -> bool:
+    """Whether ``sys.exit`` ends the program here; elsewhere it ends a thread."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def _note_exit(status: Any, error: Optional[BaseException], caller: FrameType) -> None:
@@ -192,6 +200,14 @@ def _usage_error(caller: FrameType, status: Any) -> Optional[HyperparameterError
         )
     said = message or f"exit code {status}"
     return HyperparameterError(f"The script's argument parser exited with an error: {said}", hint=hint)
+
+
+def forget_exit() -> None:
+    """Forget how the program was last about to exit: it has caught that, as it begins to train."""
+    global _exit_code, _noted
+    _exit_code = None
+    if _noted is not None:
+        _noted = replace(_noted, is_exit=False)
 
 
 def report_exit(error: BaseException) -> None:
