@@ -3,6 +3,7 @@
 import argparse
 import builtins
 import json
+import queue
 
 import pytest
 import torch
@@ -61,6 +62,9 @@ def _in_a_circle():
         (raising(OSError("disk full"), then=KeyError("file")), "OSError: disk full", "KeyError: 'file'"),
         (raising(AssertionError()), "AssertionError", None),
         (raising(Silent()), "Silent: (its __str__ raised ValueError)", None),
+        # What a data loader waits for, of which a worker was killed; and of the program itself.
+        (raising(RuntimeError("worker exited"), queue.Empty()), "RuntimeError: worker exited", None),
+        (raising(queue.Empty()), "Empty", None),
         (_in_a_circle(), "KeyError: 'second'", "KeyError: 'first'"),
         # An error of ours explains what was before it.
         (raising(ExportError("The disk is full."), OSError(28)), "ExportError: The disk is full.", None),
