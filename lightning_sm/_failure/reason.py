@@ -30,10 +30,10 @@ _TRACEBACK_HEADER = "Traceback (most recent call last):"
 
 # Exception classes of torch since 2.0 and 2.2: torch/csrc/Exceptions.h.
 _LOST_PEER_CLASSES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
-# gloo/transport/tcp/pair.cc and buffer.cc; torch/csrc/distributed/c10d: ProcessGroupNCCL, ProcessGroupGloo, TCPStore,
-# socket; ncclGetErrorString.
+# third_party/gloo/gloo/transport/tcp/pair.cc and buffer.cc, names that other libraries have, too; torch/csrc/
+# distributed/c10d: ProcessGroupNCCL, ProcessGroupGloo, TCPStore, socket; ncclGetErrorString.
 _LOST_PEER_MESSAGES = re.compile(
-    r"gloo/|(?:pair|buffer)\.cc|application timeout caused pair closure|connectfullmesh|monitoredbarrier|"
+    r"third_party/gloo|gloo/transport|application timeout caused pair closure|connectfullmesh|monitoredbarrier|"
     r"nccl ?(?:error|comm|watchdog|system|remote|internal|unhandled)|remote process exited|unhandled system error|"
     r"watchdog caught collective|(?:send|recv)(?:bytes|value|vector)|tcpstore|client socket",
     re.IGNORECASE,

@@ -225,7 +225,6 @@ def raised_in(module, message):
 
 _OF_LOST_PEERS = [
     RuntimeError(_GLOO),
-    RuntimeError("[..pair.cc:589] Read error [10.0.1.2]:39129: Connection reset by peer"),
     RuntimeError("Application timeout caused pair closure"),
     RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"),
     RuntimeError("NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1269, remote process exited"),
@@ -234,11 +233,17 @@ _OF_LOST_PEERS = [
     # What anybody may say counts where torch says it.
     raised_in("torch.distributed.distributed_c10d", "Socket Timeout"),
     raised_in("torch.distributed.distributed_c10d", "Broken pipe"),
+    raised_in(
+        "torch.distributed.distributed_c10d", "[..pair.cc:589] Read error [10.0.1.2]:39129: Connection reset by peer"
+    ),
     raised_in("torch.distributed.distributed_c10d", "Wait timeout"),
 ]
 _OF_THEIR_OWN = [
     RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
     RuntimeError("DataLoader timed out after 60 seconds"),
+    # Files of other libraries and projects.
+    RuntimeError("[/opt/dali/dali/pipeline/data/buffer.cc:55] Assert on 'size <= capacity' failed"),
+    RuntimeError("cannot decode igloo/0017.jpg"),
     ConnectionResetError("Connection reset by peer"),
     ValueError(_GLOO),
     Silent(),
