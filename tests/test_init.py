@@ -37,6 +37,18 @@ print(lightning_sm.TrainingJob.resolve({{}}).in_container, lightning_sm.Topology
     ]
 
 
+@pytest.mark.parametrize("level", ["INFO", "WARNING"])
+def test_a_logging_configuration_disables_nothing_that_it_does_not_name(level):
+    code = f"""
+import logging.config, lightning_sm
+logging.getLogger("lightning_sm").setLevel({level!r})
+logging.config.dictConfig({{"version": 1}})
+lightning_sm._logging.log.info("a line")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ("a line" in done.stderr) is (level == "INFO")
+
+
 def test_unknown_name():
     with pytest.raises(AttributeError, match="'lightning_sm' has no attribute 'Nothing'"):
         _ = lightning_sm.Nothing

@@ -21,6 +21,7 @@ from lightning_sm._failure.redact import REDACTED, Redactor, is_secret_name, red
 from lightning_sm._failure.report import (
     describe_failure,
     failure_reported,
+    forget_exit,
     read_job,
     report_exit,
     report_noted,
@@ -36,6 +37,7 @@ __all__ = [
     "describe_failure",
     "escape_unprintable",
     "failure_reported",
+    "forget_exit",
     "is_group_initialized",
     "is_secret_name",
     "read_job",

@@ -46,7 +46,12 @@ def write_failure(path: Optional[str], reason: str) -> None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         # Unbuffered, in one write: a reader sees nothing or all of the text while ranks are being killed.
         with open(path, "xb", buffering=0) as file:
-            file.write(escape_unprintable(reason)[:MAX_LENGTH].encode("utf-8"))
+            try:
+                file.write(escape_unprintable(reason)[:MAX_LENGTH].encode("utf-8"))
+            except OSError:
+                # An empty one, on a disk that is full, would keep later reasons out.
+                os.unlink(path)
+                raise
     except OSError as error:
         if not os.path.isfile(path):
             log.warning("The failure reason could not be written to %s: %s", path, error)

@@ -10,6 +10,7 @@ import sys
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty
 from types import FrameType, TracebackType
 from typing import Callable, List, Optional, Sequence, Tuple
 
@@ -29,10 +30,10 @@ _TRACEBACK_HEADER = "Traceback (most recent call last):"
 
 # Exception classes of torch since 2.0 and 2.2: torch/csrc/Exceptions.h.
 _LOST_PEER_CLASSES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
-# gloo/transport/tcp/pair.cc and buffer.cc; torch/csrc/distributed/c10d: ProcessGroupNCCL, ProcessGroupGloo, TCPStore,
-# socket; ncclGetErrorString.
+# third_party/gloo/gloo/transport/tcp/pair.cc and buffer.cc, names that other libraries have, too; torch/csrc/
+# distributed/c10d: ProcessGroupNCCL, ProcessGroupGloo, TCPStore, socket; ncclGetErrorString.
 _LOST_PEER_MESSAGES = re.compile(
-    r"gloo/|(?:pair|buffer)\.cc|application timeout caused pair closure|connectfullmesh|monitoredbarrier|"
+    r"third_party/gloo|gloo/transport|application timeout caused pair closure|connectfullmesh|monitoredbarrier|"
     r"nccl ?(?:error|comm|watchdog|system|remote|internal|unhandled)|remote process exited|unhandled system error|"
     r"watchdog caught collective|(?:send|recv)(?:bytes|value|vector)|tcpstore|client socket",
     re.IGNORECASE,
@@ -86,7 +87,8 @@ class FailureReason:
         """Build the reason from an exception.
 
         Of chained exceptions the first one raised is the cause, except that a ``LightningSMError`` explains the
-        exceptions before it and is the cause itself. The members of an exception group are appended to it.
+        exceptions before it and is the cause itself. A queue that is empty is no cause: a data loader waits so for its
+        workers. The members of an exception group are appended to it.
 
         Args:
             error: The exception that ended the program.
@@ -94,7 +96,7 @@ class FailureReason:
             host: This host's name, if known.
             redact: Removes secrets from text.
         """
-        chain = _exception_chain(error)
+        chain = [each for each in _exception_chain(error) if not isinstance(each, Empty)] or [error]
         first = next((each for each in chain if isinstance(each, LightningSMError)), chain[-1])
         last_error = None if first is error else _one_line(redact(_headline(error)))
         if isinstance(first, LightningSMError):

@@ -10,10 +10,11 @@ import os
 import sys
 import threading
 import traceback
+from _sitebuiltins import Quitter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from types import FrameType, TracebackType
-from typing import Any, Iterator, NoReturn, Optional, Tuple, Type
+from types import FrameType
+from typing import Any, Iterator, NoReturn, Optional, Tuple
 
 from lightning_sm._failure.failure_file import write_failure
 from lightning_sm._failure.process import current_monitor, stop_watching, watch_failures
@@ -30,6 +31,7 @@ from lightning_sm.errors import HyperparameterError, LightningSMError
 __all__ = [
     "describe_failure",
     "failure_reported",
+    "forget_exit",
     "read_job",
     "report",
     "report_exit",
@@ -42,7 +44,7 @@ _FIRST_FAILURE_TIMEOUT = 12.0
 
 _is_installed = False
 _noted: Optional["_Noted"] = None
-# The argument of the last call of sys.exit.
+# The argument of the last call of sys.exit or exit.
 _exit_code: Optional[Tuple[Any]] = None
 
 
@@ -100,28 +102,36 @@ def describe_failure(error: BaseException, job: TrainingJob) -> str:
 def report_uncaught() -> None:
     """From now on, report the error that ends this program, or the failure of another rank that caused it.
 
-    These are an uncaught exception, and the error that is being handled or was noted when ``sys.exit`` or ``os._exit``
-    is called with a code that means failure; also what an ``argparse`` parser finds in the arguments. A stop by Ctrl-C
-    or SIGTERM is none. Only the first call has an effect.
+    These are an uncaught exception, and the error that is being handled or was noted when ``sys.exit``, ``exit``,
+    ``quit`` or ``os._exit`` is called with a code that means failure; else the message that is given instead of a code;
+    also what an ``argparse`` parser finds in the arguments. A stop by Ctrl-C or SIGTERM is none. Only the first call
+    has an effect.
     """
     global _is_installed
     # Whether this process speaks is decided now, before it starts others.
     if _is_installed or not is_in_job(os.environ) or not speaks_for_job():
         return
     _is_installed = True
-    previous, exit_program, exit_at_once = sys.excepthook, sys.exit, os._exit
+    exit_program, exit_at_once, quit_program = sys.exit, os._exit, Quitter.__call__
 
-    def report_and_print(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-        with _never_raising():
-            if not isinstance(error, KeyboardInterrupt):
-                report(error)
-        previous(kind, error, trace)
+    def report_before_hook(event: str, values: Tuple[Any, ...]) -> None:
+        if event == "sys.excepthook" and not isinstance(values[2], KeyboardInterrupt):
+            with _never_raising():
+                report(values[2])
 
     def note_and_exit(status: Any = None, /) -> NoReturn:
         error, caller = sys.exc_info()[1], sys._getframe(1)
         with _never_raising():
-            _note_exit(status, error, caller)
+            if _is_main_thread():
+                _note_exit(status, error, caller)
         exit_program(status)
+
+    def note_and_quit(self: Quitter, code: Any = None) -> NoReturn:
+        error, caller = sys.exc_info()[1], sys._getframe(1)
+        with _never_raising():
+            if _is_main_thread():
+                _note_exit(code, error, caller)
+        quit_program(self, code)
 
     def report_and_exit_at_once(status: int) -> NoReturn:
         error, caller = sys.exc_info()[1], sys._getframe(1)
@@ -133,7 +143,11 @@ def report_uncaught() -> None:
                 stop_watching()
         exit_at_once(status)
 
-    sys.excepthook, sys.exit, os._exit = report_and_print, note_and_exit, report_and_exit_at_once
+    sys.exit, os._exit = note_and_exit, report_and_exit_at_once
+    # exit() and quit(), which are not sys.exit.
+    Quitter.__call__ = note_and_quit  # type: ignore[method-assign]
+    # The interpreter raises the event before it calls the hook, which libraries that print tracebacks replace.
+    sys.addaudithook(report_before_hook)
 
 
 @contextmanager
@@ -145,8 +159,13 @@ def _never_raising() -> Iterator[None]:
         log.exception("The failure could not be reported.")
 
 
+def _is_main_thread() -> bool:
+    """Whether ``sys.exit`` ends the program here; elsewhere it ends a thread."""
+    return threading.current_thread() is threading.main_thread()
+
+
 def _note_exit(status: Any, error: Optional[BaseException], caller: FrameType) -> None:
-    """Note why the program exits: the error that it handles, or what the parser says that calls ``sys.exit``."""
+    """Note why the program exits: the error that it handles, its message, or what the parser says that calls this."""
     global _exit_code
     _exit_code = (status,)
     if is_success(status):
@@ -156,6 +175,8 @@ def _note_exit(status: Any, error: Optional[BaseException], caller: FrameType) -
         _note(usage, None)
     elif isinstance(error, Exception):
         _note(error, None)
+    elif not isinstance(status, int):
+        _note(SystemExit(status), None)
 
 
 def _usage_error(caller: FrameType, status: Any) -> Optional[HyperparameterError]:
@@ -179,6 +200,14 @@ def _usage_error(caller: FrameType, status: Any) -> Optional[HyperparameterError
         )
     said = message or f"exit code {status}"
     return HyperparameterError(f"The script's argument parser exited with an error: {said}", hint=hint)
+
+
+def forget_exit() -> None:
+    """Forget how the program was last about to exit: it has caught that, as it begins to train."""
+    global _exit_code, _noted
+    _exit_code = None
+    if _noted is not None:
+        _noted = replace(_noted, is_exit=False)
 
 
 def report_exit(error: BaseException) -> None:

@@ -12,10 +12,11 @@ from typing import Dict
 
 __all__ = ["NAME", "PATTERNS", "PREFIXES"]
 
-# Tokens of language models are not secrets: their counts, types and special tokens.
+# Tokens of models are not secrets: their counts, types and special tokens, and what is done with them.
 _TOKEN = (
     r"(?<!pad_)(?<!bos_)(?<!eos_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)(?<!image_)(?<!start_)(?<!end_)(?<!max_)(?<!num_)"
-    r"token(?!iz|s(?![a-z])|[ _-]?(?:type|ids?(?![a-z])|emb|len|dim|count|per|idx|index|class|level|drop|mask|size))"
+    r"token(?!iz|s(?![a-z])|[ _-]?(?:type|ids?(?![a-z])|emb|len|dim|count|per|idx|index|class|level|drop|mask|size)"
+    r"|[_-]?(?:mix(?:er|ing|up)|pool|merg[ei]))"
 )
 # Matches names of hyperparameters, variables, options and fields that hold a secret.
 NAME = (

@@ -1,6 +1,8 @@
 """``harmless``: what observes a training never ends it."""
 
 import functools
+import signal
+import traceback
 from contextlib import suppress
 from typing import Any, Callable, Set, TypeVar, cast
 
@@ -13,6 +15,9 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 def harmless(what: str) -> Callable[[_Method], _Method]:
     """Let a method that fails write one warning, and do nothing from then on, as all that write the same.
+
+    An error that a signal handler raises meanwhile is not the method's: the program is to get it, as torch's of a data
+    loader's worker that was killed, or that of an alarm.
 
     Args:
         what: What is not written any more; noted in the attribute ``failed`` of the object.
@@ -40,6 +45,8 @@ def harmless(what: str) -> Callable[[_Method], _Method]:
             try:
                 return method(self, *args, **kwargs)
             except Exception as error:
+                if _is_of_signal_handler(error):
+                    raise
                 failed.add(what)
                 with suppress(Exception):  # of a handler that cannot write
                     log.warning("No more %s: one failed (%s: %s).", what, type(error).__name__, error)
@@ -48,3 +55,12 @@ def harmless(what: str) -> Callable[[_Method], _Method]:
         return cast(_Method, call)
 
     return decorate
+
+
+def _is_of_signal_handler(error: BaseException) -> bool:
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    # Functions and methods; of other objects the method that is called.
+    codes = {
+        getattr(each, "__code__", getattr(type(each).__call__, "__code__", None)) for each in handlers if callable(each)
+    }
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))

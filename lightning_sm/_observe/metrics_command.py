@@ -57,7 +57,8 @@ def _names_of_run(args: List[str]) -> List[str]:
         (config / "resourceconfig.json").write_text(json.dumps({"current_host": "algo-1", "hosts": ["algo-1"]}))
         environ = {**os.environ, "SAGEMAKER_BASE_DIR": base, "SM_NUM_GPUS": "0"}
         command = [sys.executable, *program, *_RUN]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        # Of whatever encoding the program prints.
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         sys.stderr.write(done.stderr)
         raise MetricDefinitionError(

@@ -2,11 +2,12 @@
 
 import atexit
 import os
+import secrets
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Dict
 
-from lightning_sm._atomic_file import remove_on_error, replace_atomically
+from lightning_sm._atomic_file import partial_path, remove_on_error, replace_atomically
 from lightning_sm._failure import Redactor
 from lightning_sm._logging import log
 from lightning_sm._observe.page import render
@@ -67,9 +68,9 @@ class ReportWriter:
 
     def _write(self) -> None:
         page = render(self.report, Redactor(self._job))
-        directory, name = os.path.split(self.path)
-        os.makedirs(directory, exist_ok=True)
-        partial = os.path.join(directory, f".{name}.{os.getpid()}")
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        # Fits in several threads write the same one.
+        partial = partial_path(self.path, secrets.token_hex(8))
         with remove_on_error(partial):
             with open(partial, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(page)

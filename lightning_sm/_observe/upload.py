@@ -47,16 +47,16 @@ def check_packages(url: str) -> None:
 
         >>> check_packages("memory://runs")
     """
-    scheme = url.split("://", 1)[0]
+    scheme, shown = url.split("://", 1)[0], redact_patterns(url)
     if scheme == "s3":
         if not _S3_URL.fullmatch(url):
             raise LoggerError(
-                f"TensorBoard files cannot be written to {redact_patterns(url)}, which names no bucket of S3.",
+                f"TensorBoard files cannot be written to {shown}, which names no bucket of S3.",
                 hint="It has the form s3://BUCKET/PREFIX, without user, password or query; the role gives access.",
             )
         if importlib.util.find_spec("boto3") is None:
             raise LoggerError(
-                f"TensorBoard files cannot be written to {url}: boto3 cannot be imported.",
+                f"TensorBoard files cannot be written to {shown}: boto3 cannot be imported.",
                 hint="pip install 'lightning-sm[s3]', for a job by requirements.txt.",
             )
     else:
@@ -64,7 +64,7 @@ def check_packages(url: str) -> None:
             importlib.import_module("fsspec").get_filesystem_class(scheme)
         except (ImportError, ValueError) as error:
             raise LoggerError(
-                f"TensorBoard files cannot be written to {url}: {error}.",
+                f"TensorBoard files cannot be written to {shown}: {error}.",
                 hint="Use an s3:// URL, or install the package that fsspec needs for this one.",
             ) from error
 
@@ -158,6 +158,8 @@ class _Target:
     def __init__(self, directory: str, url: str) -> None:
         self.directory = directory
         self.url = url.rstrip("/")
+        # As messages show it, which may hold a user and a password.
+        self._shown_url = redact_patterns(self.url)
         self.failures = 0
         self.error: Optional[str] = None
         self._since = 0.0
@@ -182,7 +184,9 @@ class _Target:
             return
         if self.error is not None:
             log.info(
-                "TensorBoard files are uploaded to %s again, after %.0f s", self.url, time.monotonic() - self._since
+                "TensorBoard files are uploaded to %s again, after %.0f s",
+                self._shown_url,
+                time.monotonic() - self._since,
             )
         self.failures, self.error = 0, None
 
@@ -204,7 +208,7 @@ class _Target:
         if rest and (reason or self.error):
             log.warning(
                 "Not uploaded to %s: %s (%s). They remain in %s",
-                self.url,
+                self._shown_url,
                 textwrap.shorten(", ".join(rest), 300, placeholder=" …"),
                 self.error or reason,
                 self.directory,
@@ -215,14 +219,14 @@ class _Target:
         # Endpoint and credentials may change, as those of a role do.
         self._put = None
         first = self.error is None
-        self.error = textwrap.shorten(f"{type(error).__name__}: {error}", 300, placeholder=" …")
+        self.error = textwrap.shorten(redact_patterns(f"{type(error).__name__}: {error}"), 300, placeholder=" …")
         if first:
             self._since = time.monotonic()
             log.warning(
                 "TensorBoard files in %s cannot be uploaded to %s (%s). Training goes on, and the upload is retried. "
                 "HINT: Check the bucket, the s3:PutObject permission of the job's role, and the way to the endpoint.",
                 self.directory,
-                self.url,
+                self._shown_url,
                 self.error,
             )
 

@@ -7,6 +7,7 @@ directory, and ready-made objects of a script in place. MLflow's and W&B's logge
 import importlib
 import importlib.util
 import os
+import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
@@ -89,7 +90,7 @@ def redirect(entries: Any, key: str, context: RunContext) -> Iterator[RoutedSett
         version = _set_place(entry, argument, place, context)
         if _argument(entry, argument) == place.directory:
             source = context.given.source_in(key, argument, str(old)) or SCRIPT
-            before = f"replaces {old} from {source}" if old else None
+            before = f"replaces {redact_patterns(str(old))} from {source}" if old else None
             yield RoutedSetting(f"{at}.{argument}", place.directory, place.source, before, old, upload=place.url)
             if version is not None:
                 by = f"the job's name, {context.job.sources.get('name', 'TRAINING_JOB_NAME')}"
@@ -151,9 +152,11 @@ def _log_place(context: RunContext, cls: type, save_dir: Any) -> _Place:
     if url is None or not has_upload:
         return _Place(directory, source)
     check_packages(url)
-    parts = [part for part in url.split("://", 1)[1].split("/") if part not in ("", ".", "..")]
+    # Without user and password.
+    rest = re.sub(r"^[^/]*@", "", url.split("://", 1)[1])
+    parts = [part for part in rest.split("/") if part not in ("", ".", "..")]
     local = str(job.output_data_dir) if is_remote(directory) else directory
-    return _Place(os.path.join(local, "tensorboard", *parts), f"uploaded to {url}", url, job.name)
+    return _Place(os.path.join(local, "tensorboard", *parts), f"uploaded to {redact_patterns(url)}", url, job.name)
 
 
 def _set_place(entry: Any, argument: str, place: _Place, context: RunContext) -> Optional[str]:

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any, List, Optional, Union
 
-from lightning_sm._failure import report_exit, set_training
+from lightning_sm._failure import forget_exit, report_exit, set_training
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
 from lightning_sm._lightning.legacy import connector_of
@@ -86,6 +86,7 @@ class GracefulStopMixin(Callback):
         """Exit at once on SIGTERM: before the training, in a test and in a prediction there is nothing to save."""
         # From here on the sudden exit of this rank is reported as a failure.
         set_training(True)
+        forget_exit()
         self._sigterm.prepare()
         install = partial(self._sigterm.install, exits_at_once=True)
         install()

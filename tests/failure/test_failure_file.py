@@ -1,5 +1,8 @@
+import os
+
 import pytest
 
+from lightning_sm._failure import failure_file
 from lightning_sm._failure.failure_file import count_oom_kills, write_failure
 from tests.projects.container import log_lines
 
@@ -33,6 +36,20 @@ def test_a_file_that_cannot_be_written(tmp_path):
     with log_lines() as lines:
         write_failure(str(tmp_path / "file" / "failure"), "reason")
     assert "could not be written" in lines[0]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_leaves_no_empty_file_which_nobody_would_replace(path, monkeypatch):
+    def open_full(name, mode, buffering):
+        path.touch(exist_ok=False)
+        return open("/dev/full", "wb", buffering)
+
+    with monkeypatch.context() as patch, log_lines() as lines:
+        patch.setattr(failure_file, "open", open_full, raising=False)
+        write_failure(str(path), "reason")
+    assert "No space left" in lines[0]
+    write_failure(str(path), "later")
+    assert path.read_text() == "later"
 
 
 def test_oom_kills_of_both_versions_of_control_groups(tmp_path):

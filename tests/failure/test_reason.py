@@ -3,6 +3,7 @@
 import argparse
 import builtins
 import json
+import queue
 
 import pytest
 import torch
@@ -61,6 +62,9 @@ def _in_a_circle():
         (raising(OSError("disk full"), then=KeyError("file")), "OSError: disk full", "KeyError: 'file'"),
         (raising(AssertionError()), "AssertionError", None),
         (raising(Silent()), "Silent: (its __str__ raised ValueError)", None),
+        # What a data loader waits for, of which a worker was killed; and of the program itself.
+        (raising(RuntimeError("worker exited"), queue.Empty()), "RuntimeError: worker exited", None),
+        (raising(queue.Empty()), "Empty", None),
         (_in_a_circle(), "KeyError: 'second'", "KeyError: 'first'"),
         # An error of ours explains what was before it.
         (raising(ExportError("The disk is full."), OSError(28)), "ExportError: The disk is full.", None),
@@ -221,7 +225,6 @@ def raised_in(module, message):
 
 _OF_LOST_PEERS = [
     RuntimeError(_GLOO),
-    RuntimeError("[..pair.cc:589] Read error [10.0.1.2]:39129: Connection reset by peer"),
     RuntimeError("Application timeout caused pair closure"),
     RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"),
     RuntimeError("NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1269, remote process exited"),
@@ -230,11 +233,17 @@ _OF_LOST_PEERS = [
     # What anybody may say counts where torch says it.
     raised_in("torch.distributed.distributed_c10d", "Socket Timeout"),
     raised_in("torch.distributed.distributed_c10d", "Broken pipe"),
+    raised_in(
+        "torch.distributed.distributed_c10d", "[..pair.cc:589] Read error [10.0.1.2]:39129: Connection reset by peer"
+    ),
     raised_in("torch.distributed.distributed_c10d", "Wait timeout"),
 ]
 _OF_THEIR_OWN = [
     RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
     RuntimeError("DataLoader timed out after 60 seconds"),
+    # Files of other libraries and projects.
+    RuntimeError("[/opt/dali/dali/pipeline/data/buffer.cc:55] Assert on 'size <= capacity' failed"),
+    RuntimeError("cannot decode igloo/0017.jpg"),
     ConnectionResetError("Connection reset by peer"),
     ValueError(_GLOO),
     Silent(),

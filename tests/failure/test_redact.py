@@ -56,6 +56,7 @@ SHAPES = [
     (_NAMED, "aws_secret_access_key={0}", "abc"),
     (_NAMED, "Incorrect API key provided: {0}.", "abcd"),
     (_NAMED, "--hf-token={0}", "abc"),
+    ("option", "--hf-token {0}", "poolside"),
     (_NAMED, "X-Auth-Token: {0}", "abc"),
     (_NAMED, "x?X-Amz-Security-Token={0}&x=1", "abc%2Fdef"),
     (_NAMED, "AccountName=x;AccountKey={0}==;", some(80, _BASE64)),
@@ -244,7 +245,7 @@ def test_a_secret_however_it_is_quoted():
         (True, "token HF_TOKEN apiKey api-key db.password client_secret passwd auth AWS_ACCESS_KEY_ID credentials "
                "SSH_PRIVATE_KEY passphrase"),
         (False, "tokenizer max_tokens num_tokens key monkey lr tokenization author pad_token_id token_dropout "
-                "max_token_length eos_token keypoints"),
+                "max_token_length eos_token keypoints model.token_mixer TokenMixing token_pooling token-merging"),
     ],
 )  # fmt: skip
 def test_secret_names(expected, names):

@@ -13,7 +13,7 @@ from tests.helpers.environ import torchrun
 from tests.helpers.failure_file import reason
 
 _START = """
-import contextlib, os, subprocess, sys, tempfile
+import contextlib, os, subprocess, sys, tempfile, threading
 from lightning_sm import _failure, TrainingJob
 from lightning_sm.errors import *
 
@@ -34,6 +34,12 @@ def theirs():
 def caught(function, *arguments):
     with contextlib.suppress(BaseException):
         function(*arguments)
+
+def caught_in_thread():
+    caught(ours)
+    thread = threading.Thread(target=caught, args=(sys.exit, "a thread"))
+    thread.start()
+    thread.join()
 """
 
 
@@ -93,13 +99,16 @@ def test_broken_files_of_the_job(opt_ml, in_environ, tmp_path):
     [
         ("raise TopologyError('no world', hint='Count.')",
          f"TopologyError: no world (on algo-1) HINT: Count. ({TopologyError('').link})"),
-        ("theirs()", "KeyError: 'layers' (on algo-1; at <string>:23 in <module> > <string>:18 in theirs)"),
+        ("theirs()", "KeyError: 'layers' (on algo-1; at <string>:29 in <module> > <string>:18 in theirs)"),
+        # As libraries do that print tracebacks.
+        ("sys.excepthook = print; theirs()", "KeyError: 'layers'"),
+        ("del sys.excepthook; theirs()", "KeyError: 'layers'"),
         ("class Silent(RuntimeError):\n    def __str__(self): raise ValueError\nraise Silent",
          "Silent: (its __str__ raised ValueError) (on algo-1; at "),
         ("try: theirs()\nexcept KeyError: raise ValueError('explained') from None", "ValueError: explained (on algo-1"),
         # The working directory is gone.
         ("with tempfile.TemporaryDirectory() as gone: os.chdir(gone); exec(compile('theirs()', '/a/b/c.py', 'exec'))",
-         "KeyError: 'layers' (on algo-1; at <string>:23 in <module> > b/c.py:1 in <module> > <string>:18 in theirs)"),
+         "KeyError: 'layers' (on algo-1; at <string>:29 in <module> > b/c.py:1 in <module> > <string>:18 in theirs)"),
         # What cannot be described: where a relative path leads from there.
         ("with tempfile.TemporaryDirectory() as gone: os.chdir(gone); exec(compile('theirs()', 'c.py', 'exec'))",
          "KeyError (on algo-1)"),
@@ -117,6 +126,13 @@ def test_broken_files_of_the_job(opt_ml, in_environ, tmp_path):
         ("caught(ours); os._exit(0)", None),
         # What this exit means is known to the interpreter only.
         ("caught(ours); raise SystemExit(0)", None),
+        # It has caught these before it begins to train.
+        ("caught(sys.exit, 'no data'); _failure.forget_exit(); raise SystemExit(0)", None),
+        ("caught(fit, SystemExit(3)); _failure.forget_exit(); raise SystemExit(0)", None),
+        ("caught(fit, SystemExit(3)); _failure.forget_exit(); sys.exit(1)", "SystemExit: 3"),
+        # This ends a thread.
+        ("caught_in_thread(); raise SystemExit(0)", None),
+        ("caught_in_thread(); sys.exit(1)", "OutputError: no space"),
         # The end of a fork's child is not the program's.
         ("caught(ours); os.fork() or sys.exit(1); os.wait()", None),
         ("os.fork() or theirs(); os.wait()", None),
@@ -126,6 +142,12 @@ def test_broken_files_of_the_job(opt_ml, in_environ, tmp_path):
         ("caught(ours); os._exit(1)", "OutputError: no space"),
         ("try: theirs()\nexcept KeyError: sys.exit(1)", "KeyError: 'layers'"),
         ("try: theirs()\nexcept KeyError: os._exit(1)", "KeyError: 'layers'"),
+        ("try: theirs()\nexcept KeyError: exit(1)", "KeyError: 'layers'"),
+        ("try: theirs()\nexcept KeyError: quit('no data')", "KeyError: 'layers'"),
+        ("try: theirs()\nexcept KeyError: exit()", None),
+        ("sys.exit('no data')", "SystemExit: no data (on algo-1)"),
+        ("exit('no data')", "SystemExit: no data (on algo-1)"),
+        ("caught(ours); sys.exit('no data')", "SystemExit: no data"),
         ("fit(SystemExit('no data'))", "SystemExit: no data"),
         ("try: fit(SystemExit('no data'))\nfinally: print()", "SystemExit: no data"),
         ("with contextlib.suppress(ValueError): fit(SystemExit(4))", "SystemExit: 4"),

@@ -47,6 +47,14 @@ def test_a_run_that_fails_shows_why(project, capfd):
     assert "HINT:" in said
 
 
+def test_a_run_that_prints_another_encoding(tmp_path, capsys):
+    (line,) = metric_lines({"val_loss": 1}, 1, 2)[0]
+    program = tmp_path / "train.py"
+    program.write_text(f"import sys; sys.stdout.buffer.write({'Größe'.encode('latin-1')!r}); print(); print({line!r})")
+    assert main(["metrics", "--run", str(program)]) == 0
+    assert [each["Name"] for each in json.loads(capsys.readouterr().out)] == ["val_loss"]
+
+
 def test_names(capsys):
     assert main(["metrics", "--names", "val_loss", "a b"]) == 0
     definitions = json.loads(capsys.readouterr().out)

@@ -2,6 +2,8 @@ import json
 import re
 
 from lightning_sm import TrainingJob
+from lightning_sm._atomic_file import replace_atomically
+from lightning_sm._observe import report_writer
 from lightning_sm._observe.history import Attempt, History
 from lightning_sm._observe.report import Outcome, rows_of_export
 from lightning_sm._observe.report_writer import ReportWriter, version_of_file
@@ -15,6 +17,20 @@ def test_a_reason_from_before_the_fit_is_not_shown(tmp_path):
     job = TrainingJob(failure_file=str(failure))
     ReportWriter(str(path), made, job, version_of_file(str(failure))).complete()
     assert "its own" in Page(path.read_text(encoding="utf-8")).shown
+
+
+def test_fits_of_two_threads_write_one_path(tmp_path, monkeypatch):
+    path = str(tmp_path / "report.html")
+    first, second = (ReportWriter(path, report(outcome=Outcome.COMPLETED), TrainingJob()) for _ in range(2))
+
+    def replace_after_the_second(partial, target):
+        monkeypatch.undo()
+        second.complete()
+        replace_atomically(partial, target)
+
+    monkeypatch.setattr(report_writer, "replace_atomically", replace_after_the_second)
+    first.complete()
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_secrets_are_redacted_everywhere(tmp_path, opt_ml):

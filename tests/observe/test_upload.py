@@ -12,6 +12,7 @@ from lightning_sm import _auto, trainer_settings
 from lightning_sm._observe.upload import DirectoryUpload, check_packages
 from lightning_sm.errors import LoggerError
 from tests.helpers.processes import until
+from tests.projects.container import log_lines
 
 
 @pytest.fixture
@@ -76,10 +77,14 @@ def test_several_trainers_of_a_program_upload_a_file_once(puts, logs):
 
 
 def test_one_url_that_fails_does_not_stop_another(puts, logs):
-    upload = DirectoryUpload({str(logs): "memory://down/", str(logs / "net"): "memory://runs"}, 60)
-    upload.start()
-    upload.stop(10)
+    targets = {str(logs): "memory://me:hunter2pw@x/down/", str(logs / "net"): "memory://runs"}
+    upload = DirectoryUpload(targets, 60)
+    with log_lines() as lines:
+        upload.start()
+        upload.stop(10)
     assert content("version_0/events.0") == b"one"
+    assert [line for line in lines if "memory://***@x/down" in line]
+    assert "hunter2pw" not in str(lines)
 
 
 def test_a_missing_package_names_the_extra(monkeypatch):
@@ -95,7 +100,7 @@ NO_BUCKET = r"names no bucket of S3.*s3://BUCKET/PREFIX"
     ("url", "message"),
     [
         *((f"s3://{rest}", NO_BUCKET) for rest in ("", "/runs", "bucket/x?versionId=3", "me:hunter2pw@bucket/x")),
-        ("nowhere://x", r"nowhere://x: .*HINT: Use an s3:// URL"),
+        ("nowhere://me:hunter2pw@x", r"nowhere://\*\*\*@x: .*HINT: Use an s3:// URL"),
     ],
 )
 def test_urls_that_nothing_can_be_uploaded_to(url, message):

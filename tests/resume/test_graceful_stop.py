@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lightning_sm._failure import report
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import ExportError
@@ -258,6 +259,12 @@ def test_an_own_handler_is_still_called(trainer):
     assert heard == [1]
     assert signal.getsignal(signal.SIGTERM) == own
     signal.signal(signal.SIGTERM, before)
+
+
+def test_what_a_program_caught_before_it_trains_is_no_exit_of_it(trainer, monkeypatch):
+    monkeypatch.setattr(report, "_exit_code", (2,))
+    fit(trainer(saves=False, max_epochs=1))
+    assert report._exit_code is None
 
 
 def test_with_unequal_validations_the_fit_stops_after_the_validation(trainer, tmp_path, monkeypatch):

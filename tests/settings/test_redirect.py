@@ -159,6 +159,13 @@ def test_tensorboard_files_for_s3_are_written_locally_and_uploaded(make, explici
     assert str(version) == f"{at}.version = {NAME} ← the job's name, JOB_NAME"
 
 
+def test_the_password_of_a_url_is_not_shown():
+    setting, _ = route(made("TensorBoardLogger", save_dir="memory://me:hunter2pw@b/runs@2")).values()
+    assert setting.value == "/ml/out/tensorboard/b/runs@2"
+    assert "hunter2pw" not in str(setting)
+    assert setting.upload == "memory://me:hunter2pw@b/runs@2"
+
+
 def test_a_remote_output_directory_and_one_that_was_chosen_beside_it():
     entries = [described("TensorBoardLogger"), described("CSVLogger"), described("TensorBoardLogger", save_dir="/ml/a")]
     routed = route(entries, output_dir="s3://b/out")
