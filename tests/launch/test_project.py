@@ -76,11 +76,16 @@ def test_lines_that_the_projects_parser_takes_and_refuses(lightning_project, mon
 
 
 def test_a_script_with_a_parser_of_its_own_is_stopped_behind_it(project):
-    (project / "train.py").write_text(SCRIPT)
+    (project / "train.py").write_text(f'"""Training CLI of ours."""\n{SCRIPT}')
     assert said("--lr", "0.1") == ""
     assert "unrecognized arguments: --lrr" in said("--lrr", "0.1")
     (project / "train.py").write_text(f"import none_such\n{SCRIPT}")
     assert "The command line was not checked: train.py ended before: ModuleNotFoundError" in said("--lr", "0.1")
+    (project / "train.py").write_text(f'"""Training CLI."""\n{SCRIPT.replace("argparse", "jsonargparse")}')
+    assert said("--lr", "0.1") == ""
+    # No parser of its own, which could be stopped.
+    (project / "train.py").write_text('"""Training CLI."""\nimport lightning_sm  # argparse\nopen("trained", "w")')
+    assert said("--lr", "0.1") == ""
     assert not (project / "trained").exists()
     (project / "src").mkdir()
     (project / "src" / "helper.py").write_text("")
