@@ -43,9 +43,6 @@ OWN_IMAGE = "1.dkr.ecr.us-east-1.amazonaws.com/mine:1"
 GROUPS = ["head=1:ml.m5.large", "workers=2:ml.p4d.24xlarge"]
 
 
-pytest.importorskip("pathspec", reason="the extra launch is not installed")
-
-
 @pytest.fixture
 def lightning_project(project):
     if importlib.util.find_spec("pytorch_lightning") is None:

@@ -45,7 +45,6 @@ def with_requirements(source: Path) -> Path:
 @pytest.fixture
 def create(source: Path, tmp_path: Path) -> Callable[..., Tuple[RehearsalFolder, Tuple[str, ...]]]:
     """Return a function that packs the source and makes the environment of a request."""
-    pytest.importorskip("pathspec", reason="the extra rehearse is not installed")
 
     def run(*options: str) -> Tuple[RehearsalFolder, Tuple[str, ...]]:
         folder = RehearsalFolder(tmp_path / "rehearsal")
