@@ -20,11 +20,12 @@ import jsonargparse
 from lightning_sm._sagemaker.hyperparameters import is_reserved
 from lightning_sm.errors import HyperparameterError, JobConfigError, LaunchError, RoutingError
 
-__all__ = ["ReadLine", "link_channel", "read_line", "write_opt_ml"]
+__all__ = ["ReadLine", "link_channel", "names_cli", "read_line", "write_opt_ml"]
 
 _TIMEOUT = 120.0
 # Programs that read their arguments by a parser that can be stopped when it is done. Others would be run.
-_PARSERS = re.compile(r"\w*CLI\b|ArgumentParser|argparse|lightning_sm\.cli|from lightning_sm import .*cli")
+_CLI = re.compile(r"\w*CLI\b|lightning_sm\.cli|from lightning_sm import .*cli")
+_PARSERS = re.compile(rf"{_CLI.pattern}|ArgumentParser|argparse")
 _TEXTS = re.compile(r"""(\"{3}|'{3})[\s\S]*?\1|"[^"\n]*"|'[^'\n]*'|#.*""")
 # What a launcher, a cluster or a notebook of SageMaker has set here: the container has another world.
 _OF_LAUNCHERS = re.compile(r"(SM|OMPI|PMIX?|SLURM|TORCHELASTIC|MASTER|GROUP)_|(LOCAL_)?(RANK|WORLD_SIZE)$|NODE_RANK$")
@@ -61,7 +62,7 @@ def read_line(
         LaunchError: The parser refuses the line.
     """
     program = Path(source_dir, entry_point)
-    if program.suffix != ".py" or not _PARSERS.search(_code(program)):
+    if program.suffix != ".py" or not _PARSERS.search(_code_in(program.read_text(encoding="utf-8", errors="replace"))):
         return ReadLine()
     if unread:
         return ReadLine(f"the config file {unread[0]} is in the container only")
@@ -96,9 +97,14 @@ def read_line(
     return ReadLine(None, tuple(found.get("monitored", ())), found.get("accelerator", "auto"))
 
 
-def _code(program: Path) -> str:
+def names_cli(text: str) -> bool:
+    """Whether the code of a program names a class of LightningCLI, or the one of this package."""
+    return _CLI.search(_code_in(text)) is not None
+
+
+def _code_in(text: str) -> str:
     """The text of a program without comments and strings, such as a docstring with the word CLI."""
-    return _TEXTS.sub("", program.read_text(encoding="utf-8", errors="replace"))
+    return _TEXTS.sub("", text)
 
 
 def _write_job(base: Path, body: Mapping[str, Any], encoded: Mapping[str, str], local: Mapping[str, str]) -> None:
@@ -145,7 +151,7 @@ def _to_args(encoded: Mapping[str, str]) -> List[str]:
     """The arguments that the toolkit makes of hyperparameters: ``to_cmd_args`` of ``sagemaker_training/mapping.py``."""
     args: List[str] = []
     for name, value in sorted((name, json.loads(text)) for name, text in encoded.items()):
-        text = ",".join(f"{key}={value[key]}" for key in value) if isinstance(value, dict) else str(value)
+        text = ",".join(f"{key}={value[key]}" for key in sorted(value)) if isinstance(value, dict) else str(value)
         args += [f"-{name}" if len(name) == 1 else f"--{name}", "" if value is None else text]
     return args
 

@@ -20,7 +20,7 @@ from lightning_sm._failure import redact_patterns
 from lightning_sm._requirements import requirement_lines
 from lightning_sm.errors import LightningSMError
 from lightning_sm.launch._images import Image, find_image
-from lightning_sm.launch._line import read_line
+from lightning_sm.launch._line import names_cli, read_line
 from lightning_sm.launch._package import packed_files
 from lightning_sm.launch._request import JobRequest, local_channels
 from lightning_sm.launch._settings import LaunchSettings
@@ -70,7 +70,7 @@ def problems_of(settings: LaunchSettings, request: JobRequest, *, objective: str
     found = [
         *_of_program(settings, files),
         *_of_instances(settings, body, image),
-        *_of_configs(root, files, body),
+        *_of_configs(root, files, body, names_cli(code.get(PurePosixPath(settings.entry_point).as_posix(), ""))),
         *_of_requirements(root, files, image, code),
         *_of_world(body, image, code),
         *([] if not objective else _of_metrics([objective], "is optimized", code, is_error=True)),
@@ -218,7 +218,7 @@ def _is_brought(path: str, files: Collection[str], channels: Collection[str]) ->
     return not is_packed and (path.startswith("/opt/ml/") or path.partition("/")[0] in channels)
 
 
-def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any]) -> Iterator[Finding]:
+def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any], is_cli: bool) -> Iterator[Finding]:
     channels = [each["ChannelName"] for each in body.get("InputDataConfig", ())]
     for path in _configs(body):
         name = PurePosixPath(path).as_posix()
@@ -231,7 +231,8 @@ def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any]) -> 
                 "config",
                 f"The config file {path} {why}.",
                 "Give a path in --source-dir, which is packed.",
-                is_error=True,
+                # A script may mean anything by its --config.
+                is_error=is_cli or is_there,
             )
 
 

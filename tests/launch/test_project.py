@@ -36,6 +36,8 @@ import argparse
 import lightning_sm
 parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float)
+parser.add_argument("--config", choices=["base"])
+parser.add_argument("--sizes", choices=["a=1,b=2"])
 parser.parse_args()
 open("trained", "w").close()
 """
@@ -74,7 +76,8 @@ def test_lines_that_the_projects_parser_takes_and_refuses(lightning_project, mon
 
 def test_a_script_with_a_parser_of_its_own_is_stopped_behind_it(project):
     (project / "train.py").write_text(f'"""Training CLI of ours."""\n{SCRIPT}')
-    assert said("--lr", "0.1") == ""
+    assert said("--lr", "0.1", "--sizes", "{b: 2, a: 1}") == ""
+    assert said("--config", "base").startswith("The config file base is not in")
     assert "unrecognized arguments: --lrr" in said("--lrr", "0.1")
     (project / "train.py").write_text(f"import none_such\n{SCRIPT}")
     assert "The command line was not checked: train.py ended before: ModuleNotFoundError" in said("--lr", "0.1")
@@ -146,7 +149,10 @@ def test_requirements_that_the_image_cannot_have(project, requirements, message)
 
 def test_config_files_that_are_not_packed(project):
     words = ("fit", "--config", "other.yaml")
-    assert "!The config file other.yaml is not in" in said(*words)
+    script = (project / "train.py").read_text()
+    for text, kind in (("lightning_sm.cli.main()", "!"), (script, "")):
+        (project / "train.py").write_text(text)
+        assert said(*words).startswith(f"{kind}The config file other.yaml is not in")
     (project / "other.yaml").write_text("trainer: {a: /opt/ml/x/y, b: s3://b/c/d}  # /home/me/x\n")
     assert said(*words) == ""
     (project / ".gitignore").write_text("other.yaml")
