@@ -20,7 +20,7 @@ import jsonargparse
 from lightning_sm._sagemaker.hyperparameters import is_reserved
 from lightning_sm.errors import HyperparameterError, JobConfigError, LaunchError, RoutingError
 
-__all__ = ["ReadLine", "link_channel", "names_cli", "read_line", "write_opt_ml"]
+__all__ = ["ReadLine", "decode", "link_channel", "names_cli", "read_line", "write_opt_ml"]
 
 _TIMEOUT = 120.0
 # Programs that read their arguments by a parser that can be stopped when it is done. Others would be run.
@@ -66,7 +66,7 @@ def read_line(
         return ReadLine()
     if unread:
         return ReadLine(f"the config file {unread[0]} is in the container only")
-    encoded = {name: text for name, text in body["HyperParameters"].items() if not is_reserved(name)}
+    encoded = {name: text for name, text in body.get("HyperParameters", {}).items() if not is_reserved(name)}
     with tempfile.TemporaryDirectory() as base:
         _write_job(Path(base), body, encoded, local)
         answer = Path(base, "answer.json")
@@ -97,6 +97,14 @@ def read_line(
     return ReadLine(None, tuple(found.get("monitored", ())), found.get("accelerator", "auto"))
 
 
+def decode(text: str) -> Any:
+    """The value of a hyperparameter; the text itself where ``set`` gave one that is no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def names_cli(text: str) -> bool:
     """Whether the code of a program names a class of LightningCLI, or the one of this package."""
     return _CLI.search(_code_in(text)) is not None
@@ -109,7 +117,7 @@ def _code_in(text: str) -> str:
 
 def _write_job(base: Path, body: Mapping[str, Any], encoded: Mapping[str, str], local: Mapping[str, str]) -> None:
     """Write the files of ``/opt/ml`` that a program finds on the first host."""
-    resources = body["ResourceConfig"]
+    resources = body.get("ResourceConfig", {})
     # Of several preferred types the numbers of instances may differ; the first one is wanted most.
     listed = resources.get("InstanceGroups") or resources.get("InstancePreferences", [resources])[:1]
     count = sum(each.get("InstanceCount", 1) for each in listed)
@@ -150,7 +158,7 @@ def write_opt_ml(opt_ml: Path, config: Mapping[str, Any]) -> None:
 def _to_args(encoded: Mapping[str, str]) -> List[str]:
     """The arguments that the toolkit makes of hyperparameters: ``to_cmd_args`` of ``sagemaker_training/mapping.py``."""
     args: List[str] = []
-    for name, value in sorted((name, json.loads(text)) for name, text in encoded.items()):
+    for name, value in sorted((name, decode(text)) for name, text in encoded.items()):
         text = ",".join(f"{key}={value[key]}" for key in sorted(value)) if isinstance(value, dict) else str(value)
         args += [f"-{name}" if len(name) == 1 else f"--{name}", "" if value is None else text]
     return args

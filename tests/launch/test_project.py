@@ -6,7 +6,14 @@ import json
 import pytest
 
 from lightning_sm.__main__ import main
-from lightning_sm.launch import check_project, hyperparameters_of, settings_of
+from lightning_sm.launch import (
+    Account,
+    check_project,
+    create_tuning_request,
+    hyperparameters_of,
+    settings_of,
+    tuning_settings_of,
+)
 
 NET = """
 import lightning_sm
@@ -76,8 +83,8 @@ def test_lines_that_the_projects_parser_takes_and_refuses(lightning_project, mon
 
 def test_a_script_with_a_parser_of_its_own_is_stopped_behind_it(project):
     (project / "train.py").write_text(f'"""Training CLI of ours."""\n{SCRIPT}')
-    assert said("--lr", "0.1", "--sizes", "{b: 2, a: 1}") == ""
-    assert said("--config", "base").startswith("The config file base is not in")
+    (text,) = said("--lr", "0.1", "--sizes", "{b: 2, a: 1}", "--config", "base").splitlines()
+    assert text.startswith("The config file base is not in")
     assert "unrecognized arguments: --lrr" in said("--lrr", "0.1")
     (project / "train.py").write_text(f"import none_such\n{SCRIPT}")
     assert "The command line was not checked: train.py ended before: ModuleNotFoundError" in said("--lr", "0.1")
@@ -192,6 +199,26 @@ def test_what_the_program_and_the_instances_are(project):
     (project / "setup.py").write_text("")
     assert "A setup.py" in said(distribution="torch_distributed")
     assert said() == ""
+
+
+@pytest.mark.parametrize("tuning", [None, {"max_jobs": 2, "objective": "a", "ranges": {"b": [1, 2]}}])
+@pytest.mark.parametrize(
+    "field", ["AlgorithmSpecification", "AlgorithmSpecification.TrainingImage", "HyperParameters", "ResourceConfig"]
+)
+def test_fields_that_are_removed(project, field, tuning):
+    (project / "train.py").write_text(SCRIPT)
+    if tuning is None:
+        assert said(set={field: None}) == ""
+    else:
+        settings = settings_of({"image": OWN_IMAGE, "set": {field: None}})
+        request = create_tuning_request(settings, tuning_settings_of(tuning), Account("us-east-1", "bucket"), name="a")
+        assert field not in request.as_body()["TrainingJobDefinition"]
+
+
+def test_hyperparameters_that_set_gives_as_text(project):
+    (project / "train.py").write_text(SCRIPT)
+    (project / "base").write_text("a: 1")
+    assert said(set={"HyperParameters.config": "base"}) == ""
 
 
 def test_what_happens_to_a_program_that_does_not_import_the_package(project):
