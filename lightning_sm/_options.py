@@ -12,15 +12,15 @@ import jsonargparse
 
 from lightning_sm.errors import HyperparameterError
 
-__all__ = ["add_options", "as_number", "as_value", "new_parser", "options_of", "parse"]
+__all__ = ["add_options", "as_number", "as_typed", "as_value", "new_parser", "options_of", "parse"]
 
 # What SageMaker's SDKs call a setting, and its option here.
 _NAMES_OF_SDKS = {
     "--instance-count": "--instances", "--image-uri": "--image", "--use-spot-instances": "--spot",
     "--inputs": "--channel", "--job-name": "--name", "--checkpoint-s3-uri": "--checkpoints",
 }  # fmt: skip
-# YAML 1.1 takes 1e-3 for text.
-_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+# YAML 1.1 takes 1e-3 for text. Seven and more characters as in 7142e85 are the short name of a commit.
+_EXPONENT = re.compile(r"(?![0-9a-f]{7,}$)[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 def new_parser(program: str, description: str, **options: Any) -> jsonargparse.ArgumentParser:
@@ -144,11 +144,24 @@ def as_value(text: str) -> Any:
         parser = new_parser("value", "")
         parser.add_argument("--value", type=Any)
         return parser.parse_args([f"--value={text}"]).value
+    return as_number(as_typed(text))
+
+
+def as_typed(text: str) -> Any:
+    """Return the value that JSON writes in the same characters, and any other text as it is.
+
+    The hyperparameter of LightningCLI that is made of it is the same argument again, so that a text is not changed.
+
+    Example::
+
+        >>> as_typed("5"), as_typed("[1, 2]"), as_typed("1e-3"), as_typed("[0-9]")
+        (5, [1, 2], '1e-3', '[0-9]')
+    """
     try:
         read = json.loads(text)
     except ValueError:
-        return as_number(text)
-    return read if json.dumps(read) == text and not isinstance(read, str) else as_number(text)
+        return text
+    return read if json.dumps(read) == text and not isinstance(read, str) else text
 
 
 def as_number(value: Any) -> Any:

@@ -278,6 +278,7 @@ def _as_hydra(value: Any, *, is_open: bool = False) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(_as_hydra, value))}]"
     if isinstance(value, dict):
-        pairs = (re.sub(r"[^\w./-]", r"\\\g<0>", str(key)) + ":" + _as_hydra(value[key]) for key in value)
+        # A backslash before any other character would be a part of the key.
+        pairs = (re.sub(r"[\\()\[\]{}:=,\s]", r"\\\g<0>", str(key)) + ":" + _as_hydra(value[key]) for key in value)
         return f"{{{','.join(pairs)}}}"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)

@@ -8,7 +8,8 @@ from typing import Any, Collection, Dict, List, Optional, Sequence, Tuple
 import jsonargparse
 from jsonargparse import ArgumentParser
 
-from lightning_sm._options import as_value, new_parser, options_of
+from lightning_sm._options import as_typed, as_value, new_parser, options_of
+from lightning_sm._sagemaker.hyperparameters import is_reserved
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._settings import add_settings
 
@@ -120,7 +121,7 @@ def hyperparameters_of(command: Sequence[str]) -> Dict[str, Any]:
     Example::
 
         >>> hyperparameters_of(["fit", "--trainer.max_epochs=5", "--model.lr", "1e-3"])
-        {'trainer.max_epochs': 5, 'model.lr': 0.001}
+        {'trainer.max_epochs': 5, 'model.lr': '1e-3'}
     """
     args = list(command)
     found: Dict[str, Any] = {}
@@ -156,7 +157,8 @@ def hyperparameters_of(command: Sequence[str]) -> Dict[str, Any]:
                 f"--{name} adds to a list, which a hyperparameter cannot.", hint="Write it in a config file."
             )
         else:
-            found[name] = as_value(text)
+            # A script may read its hyperparameters without a parser.
+            found[name] = as_typed(text) if is_cli and not is_reserved(name) else as_value(text)
     if configs:
         found["config"] = configs[0] if len(configs) == 1 else configs
     return found

@@ -7,10 +7,12 @@ import tempfile
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from jsonargparse.typing import PositiveInt
+
 from lightning_sm._options import add_options, new_parser, parse
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._send import api_errors, call, describe, session_in
-from lightning_sm.launch._upload import bucket_and_key, progress_bar
+from lightning_sm.launch._upload import bucket_and_key, objects_below, progress_bar
 from lightning_sm.launch._watch import follow as follow_job
 
 __all__ = ["artifacts", "jobs", "logs", "stop"]
@@ -41,7 +43,7 @@ def artifacts(args: Sequence[str]) -> int:
 
 def _run(name: str, command: Callable[..., int], args: Sequence[str]) -> int:
     parser = new_parser(f"lightning-sm {name}", str(command.__doc__).partition("\n")[0])
-    add_options(parser, command)
+    add_options(parser, command, types={"limit": PositiveInt})
     return command(**parse(parser, args))
 
 
@@ -142,9 +144,10 @@ def _artifacts(
         advice = "Wait until it has ended." if state in ("InProgress", "Stopping") else "It wrote none."
         raise LaunchError(f"The job {job['TrainingJobName']} has no model ({state}).", hint=f"{advice}{elsewhere}")
     target, nothing = Path(to or name), f"The job wrote nothing there, or the archive was deleted.{elsewhere}"
-    files = _fetch(session, uri, target, nothing)
-    if output:
-        files += _fetch(session, f"{uri.rpartition('/')[0]}/output.tar.gz", target / "output", nothing)
+    beside = f"{uri.rstrip('/').rpartition('/')[0]}/output.tar.gz"
+    # It comes first, since it may be missing, and then the model can be fetched alone.
+    files = _fetch(session, beside, target / "output", nothing) if output else []
+    files += (_fetch if uri.endswith(".tar.gz") else _fetch_folder)(session, uri, target, nothing)
     if json:
         print(json_module.dumps({"folder": str(target), "files": files}, indent=2))
     else:
@@ -187,8 +190,33 @@ def _fetch(session: Any, uri: str, folder: Path, hint: str) -> List[str]:
             ) from error
 
 
+def _fetch_folder(session: Any, uri: str, folder: Path, hint: str) -> List[str]:
+    """Download a model that was not packed; nothing that is there already is replaced."""
+    bucket, key = bucket_and_key(uri)
+    prefix, client = f"{key.rstrip('/')}/", session.client("s3")
+    with api_errors(f"s3:ListBucket of {uri}"):
+        names = [name[len(prefix) :] for name, _ in objects_below(client, bucket, prefix) if name[-1] != "/"]
+    if not names:
+        raise LaunchError(f"There is nothing at {uri}.", hint=hint)
+    _refuse(folder, names)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with api_errors(f"s3:GetObject of {uri}{name}"):
+            client.download_file(bucket, f"{prefix}{name}", str(folder / name))
+    return [str(folder / name) for name in names]
+
+
+def _refuse(folder: Path, names: Sequence[str]) -> None:
+    """Raise where a file would be outside of the folder, or replace one."""
+    for path in (folder / name for name in names):
+        if folder.resolve() not in path.resolve().parents:
+            raise LaunchError(f"{path} in the archive lies outside of it.", hint="Do not unpack this archive.")
+        if path.exists():
+            raise LaunchError(f"{path} is there already.", hint="Give another folder: --to FOLDER.")
+
+
 def _unpack(packed: tarfile.TarFile, folder: Path) -> List[str]:
-    root, members, left = folder.resolve(), [], []
+    members, left = [], []
     files = {member.name for member in packed.getmembers() if member.isfile()}
     for member in packed.getmembers():
         # A hard link is one more name of a file.
@@ -196,11 +224,7 @@ def _unpack(packed: tarfile.TarFile, folder: Path) -> List[str]:
             members.append(member)
         elif not member.isdir():
             left.append(member.name)
-    for path in (folder / member.name for member in members):
-        if root not in path.resolve().parents:
-            raise LaunchError(f"{path} in the archive lies outside of it.", hint="Do not unpack this archive.")
-        if path.exists():
-            raise LaunchError(f"{path} is there already.", hint="Give another folder: --to FOLDER.")
+    _refuse(folder, [member.name for member in members])
     safely: Dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     packed.extractall(folder, members, **safely)
     if left:

@@ -15,14 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Type
 
+import jsonargparse
+
 from lightning_sm._sagemaker.hyperparameters import is_reserved
 from lightning_sm.errors import HyperparameterError, JobConfigError, LaunchError, RoutingError
 
-__all__ = ["ReadLine", "link_channel", "read_line", "write_opt_ml"]
+__all__ = ["ReadLine", "decode", "link_channel", "names_cli", "read_line", "write_opt_ml"]
 
 _TIMEOUT = 120.0
 # Programs that read their arguments by a parser that can be stopped when it is done. Others would be run.
-_PARSERS = re.compile(r"\w*CLI\b|ArgumentParser|argparse|lightning_sm\.cli|from lightning_sm import .*cli")
+_CLI = re.compile(r"\w*CLI\b|lightning_sm\.cli|from lightning_sm import .*cli")
+_PARSERS = re.compile(rf"{_CLI.pattern}|ArgumentParser|argparse")
+_TEXTS = re.compile(r"""(\"{3}|'{3})[\s\S]*?\1|"[^"\n]*"|'[^'\n]*'|#.*""")
 # What a launcher, a cluster or a notebook of SageMaker has set here: the container has another world.
 _OF_LAUNCHERS = re.compile(r"(SM|OMPI|PMIX?|SLURM|TORCHELASTIC|MASTER|GROUP)_|(LOCAL_)?(RANK|WORLD_SIZE)$|NODE_RANK$")
 
@@ -58,11 +62,11 @@ def read_line(
         LaunchError: The parser refuses the line.
     """
     program = Path(source_dir, entry_point)
-    if program.suffix != ".py" or not _PARSERS.search(program.read_text(encoding="utf-8", errors="replace")):
+    if program.suffix != ".py" or not _PARSERS.search(_code_in(program.read_text(encoding="utf-8", errors="replace"))):
         return ReadLine()
     if unread:
         return ReadLine(f"the config file {unread[0]} is in the container only")
-    encoded = {name: text for name, text in body["HyperParameters"].items() if not is_reserved(name)}
+    encoded = {name: text for name, text in body.get("HyperParameters", {}).items() if not is_reserved(name)}
     with tempfile.TemporaryDirectory() as base:
         _write_job(Path(base), body, encoded, local)
         answer = Path(base, "answer.json")
@@ -93,9 +97,27 @@ def read_line(
     return ReadLine(None, tuple(found.get("monitored", ())), found.get("accelerator", "auto"))
 
 
+def decode(text: str) -> Any:
+    """The value of a hyperparameter; the text itself where ``set`` gave one that is no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def names_cli(text: str) -> bool:
+    """Whether the code of a program names a class of LightningCLI, or the one of this package."""
+    return _CLI.search(_code_in(text)) is not None
+
+
+def _code_in(text: str) -> str:
+    """The text of a program without comments and strings, such as a docstring with the word CLI."""
+    return _TEXTS.sub("", text)
+
+
 def _write_job(base: Path, body: Mapping[str, Any], encoded: Mapping[str, str], local: Mapping[str, str]) -> None:
     """Write the files of ``/opt/ml`` that a program finds on the first host."""
-    resources = body["ResourceConfig"]
+    resources = body.get("ResourceConfig", {})
     # Of several preferred types the numbers of instances may differ; the first one is wanted most.
     listed = resources.get("InstanceGroups") or resources.get("InstancePreferences", [resources])[:1]
     count = sum(each.get("InstanceCount", 1) for each in listed)
@@ -136,8 +158,8 @@ def write_opt_ml(opt_ml: Path, config: Mapping[str, Any]) -> None:
 def _to_args(encoded: Mapping[str, str]) -> List[str]:
     """The arguments that the toolkit makes of hyperparameters: ``to_cmd_args`` of ``sagemaker_training/mapping.py``."""
     args: List[str] = []
-    for name, value in sorted((name, json.loads(text)) for name, text in encoded.items()):
-        text = ",".join(f"{key}={value[key]}" for key in value) if isinstance(value, dict) else str(value)
+    for name, value in sorted((name, decode(text)) for name, text in encoded.items()):
+        text = ",".join(f"{key}={value[key]}" for key in sorted(value)) if isinstance(value, dict) else str(value)
         args += [f"-{name}" if len(name) == 1 else f"--{name}", "" if value is None else text]
     return args
 
@@ -146,13 +168,14 @@ def _run(path: str, program: str, *args: str) -> None:
     """Run the program until its parser is done."""
     sys.argv = [program, *args]
     sys.path.insert(0, str(Path(program).resolve().parent))
-    text = Path(program).read_text(encoding="utf-8", errors="replace")
-    if "CLI" in text or "lightning_sm" in text:
-        _stop_before_objects(path)
-    if "CLI" not in text:
-        depth: List[None] = []
-        for method in ("parse_args", "parse_known_args"):
-            _stop_after(argparse.ArgumentParser, method, depth, lambda: _answer(path))
+    depth: List[None] = []
+    for cls, method in (
+        (argparse.ArgumentParser, "parse_args"),
+        (argparse.ArgumentParser, "parse_known_args"),
+        (jsonargparse.ArgumentParser, "parse_args"),
+    ):
+        _stop_after(cls, method, depth, lambda: _answer(path))
+    _stop_before_objects(path)
     try:
         runpy.run_path(program, run_name="__main__")
     except (HyperparameterError, RoutingError, JobConfigError) as error:
@@ -170,7 +193,10 @@ def _answer(path: str, **found: Any) -> NoReturn:
 
 
 def _stop_after(cls: Type[Any], method: str, depth: List[None], stop: Callable[[], NoReturn]) -> None:
-    """End the process when the outermost call of a parser's methods has read the arguments of the process."""
+    """End the process when the outermost call of a parser's methods has read the arguments of the process.
+
+    LightningCLI's own parser is stopped later, because it is called several times.
+    """
     original = getattr(cls, method)
 
     def parse(self: Any, args: Any = None, *rest: Any, **named: Any) -> Any:
@@ -179,7 +205,8 @@ def _stop_after(cls: Type[Any], method: str, depth: List[None], stop: Callable[[
             found = original(self, args, *rest, **named)
         finally:
             depth.pop()
-        if not depth and (args is None or list(args) == sys.argv[1:]):
+        is_cli = any(base.__name__ == "LightningArgumentParser" for base in type(self).__mro__)
+        if not depth and not is_cli and (args is None or list(args) == sys.argv[1:]):
             stop()
         return found
 
@@ -188,7 +215,6 @@ def _stop_after(cls: Type[Any], method: str, depth: List[None], stop: Callable[[
 
 def _stop_before_objects(path: str) -> None:
     """End the process when LightningCLI has parsed and is about to make the objects."""
-    import jsonargparse
 
     def instantiate(parser: Any, config: Any, *_: Any, **__: Any) -> NoReturn:
         chosen = config.get("subcommand")

@@ -8,11 +8,14 @@ import importlib.metadata
 import io
 import os
 import re
+import shutil
+import subprocess
 import tarfile
+import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Dict, Iterator, List, Sequence, Tuple
 
 import lightning_sm._version as version
 import lightning_sm_entry
@@ -57,7 +60,7 @@ class PackedSource:
 def pack_source(source_dir: Path, target: Path, *, allowed: Sequence[str] = ()) -> PackedSource:
     """Write ``sourcedir.tar.gz`` of a folder.
 
-    Files that ``.gitignore`` files in the folder name stay out, and so do ``.git``, caches and virtual environments.
+    What git ignores stays out, also by files above the folder, and so do ``.git``, caches and virtual environments.
     A wheel of this package is added, with a line in ``requirements.txt``, unless that names another version or place of
     the package. The same files give the same bytes.
 
@@ -67,7 +70,7 @@ def pack_source(source_dir: Path, target: Path, *, allowed: Sequence[str] = ()) 
         allowed: Paths in the folder that are packed although they are large or look like secrets.
 
     Raises:
-        LaunchError: There is no such folder, ``pathspec`` is missing, or a file is large or looks like a secret.
+        LaunchError: There is no such folder, git is missing, or a file is large or looks like a secret.
 
     Source: ``tar_and_upload_dir`` in ``sagemaker/fw_utils.py`` of aws/sagemaker-python-sdk.
     """
@@ -98,59 +101,62 @@ def packed_files(source_dir: Path) -> List[str]:
     """Return the paths of the files in a folder that are packed.
 
     Raises:
-        LaunchError: There is no such folder, it cannot be read, or ``pathspec`` is missing.
+        LaunchError: There is no such folder, it cannot be read, or git is missing.
     """
     if not source_dir.is_dir():
         raise LaunchError(
             f"--source-dir {source_dir} is no folder in {Path.cwd()}.", hint="Name the folder with the program."
         )
+    if shutil.which("git") is None:
+        raise LaunchError("git, which reads .gitignore, is missing.", hint="Install git.")
     try:
-        return sorted(_files(source_dir, source_dir, ()))
-    except ImportError as error:
-        raise LaunchError(
-            "The package pathspec, which reads .gitignore, is missing.", hint="pip install pathspec"
-        ) from error
+        return sorted(set(_files(source_dir, source_dir)))
     except OSError as error:
         raise LaunchError(
             f"{source_dir} cannot be read: {error}.", hint="Mend the link or the rights, or name it in .gitignore."
         ) from error
 
 
-def _files(root: Path, folder: Path, above: Sequence[Tuple[Path, Any]]) -> Iterator[str]:
-    """Yield the files to pack in a folder, relative to the root. Ignored folders are not entered.
-
-    Args:
-        root: The source folder.
-        folder: A folder in it.
-        above: The patterns of ``.gitignore`` files in the folders above, the deepest one first.
-    """
-    from pathspec import GitIgnoreSpec
-
-    if (folder / ".gitignore").is_file():
-        lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
-        above = ((folder, GitIgnoreSpec.from_lines(lines)), *above)
-    for path in folder.iterdir():
-        if path.name in _NEVER or _is_ignored(path, above):
+def _files(root: Path, folder: Path) -> Iterator[str]:
+    """Yield the files to pack in a folder, relative to the root."""
+    for name in _listed(folder):
+        path = folder / name
+        if not set(PurePosixPath(name).parts).isdisjoint(_NEVER):
             continue
         if path.is_file():
             yield path.relative_to(root).as_posix()
-        elif path.is_dir():
-            here, target, top = folder.resolve(), path.resolve(), root.resolve()
+        elif path.is_dir() and any(path.iterdir()):  # a link, a submodule, or another repository
+            here, target, top = path.parent.resolve(), path.resolve(), root.resolve()
             if path.is_symlink() and (target in (here, *here.parents) or top in (target, *target.parents)):
                 raise LaunchError(
                     f"{path} is a link to a folder that is packed already.", hint="Name it in .gitignore."
                 )
-            yield from _files(root, path, above)
+            yield from _files(root, path)
 
 
-def _is_ignored(path: Path, specs: Sequence[Tuple[Path, Any]]) -> bool:
-    """Whether the last pattern that matches, in the deepest .gitignore with one, excludes a path."""
-    for folder, spec in specs:
-        name = path.relative_to(folder).as_posix()
-        result = spec.check_file(f"{name}/" if path.is_dir() else name).include
-        if result is not None:
-            return bool(result)
-    return False
+def _listed(folder: Path) -> List[str]:
+    """The files in a folder that git tracks or does not ignore, and the links and repositories to folders."""
+    with tempfile.TemporaryDirectory() as place:
+        repository: List[str] = []
+        if _git(folder, "check-ignore", "-q", ".").returncode != 1:
+            # In no repository, or in one that ignores the whole folder, such as one of the home directory: its own
+            # .gitignore files alone hold.
+            _git(folder, "init", "-q", "--template=", place)
+            repository = [f"--git-dir={place}/.git", f"--work-tree={folder.resolve()}"]
+        listed = _git(folder, *repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    return [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
+
+
+def _git(folder: Path, *words: str) -> "subprocess.CompletedProcess[bytes]":
+    # A hook of git's, such as one that launches, has variables of its own repository.
+    own = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+    environ = {**{name: value for name, value in os.environ.items() if name not in own}, "LC_ALL": "C"}
+    done = subprocess.run(["git", "-C", str(folder), *words], env=environ, capture_output=True, check=False)
+    is_outside = b"not a git repository" in done.stderr
+    if (done.returncode > 1 and not is_outside) or b"could not open" in done.stderr:
+        text = " ".join(done.stderr.decode(errors="replace").split())
+        raise LaunchError(f"git cannot list the files in {folder}: {text}", hint="Mend what git names.")
+    return done
 
 
 def _refuse(root: Path, files: Sequence[str], allowed: Sequence[str]) -> None:

@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import importlib.metadata
-import json
 import os
 import re
 import sys
@@ -20,7 +19,7 @@ from lightning_sm._failure import redact_patterns
 from lightning_sm._requirements import requirement_lines
 from lightning_sm.errors import LightningSMError
 from lightning_sm.launch._images import Image, find_image
-from lightning_sm.launch._line import read_line
+from lightning_sm.launch._line import decode, names_cli, read_line
 from lightning_sm.launch._package import packed_files
 from lightning_sm.launch._request import JobRequest, local_channels
 from lightning_sm.launch._settings import LaunchSettings
@@ -65,12 +64,13 @@ def problems_of(settings: LaunchSettings, request: JobRequest, *, objective: str
     """
     root, body = Path(settings.source_dir), request.as_body()
     files = packed_files(root)
-    image = find_image(body["AlgorithmSpecification"]["TrainingImage"], "")
+    uri = body.get("AlgorithmSpecification", {}).get("TrainingImage")
+    image = find_image(uri, "") if uri else Image("")
     code = {name: (root / name).read_text(encoding="utf-8", errors="replace") for name in files if name.endswith(".py")}
     found = [
         *_of_program(settings, files),
         *_of_instances(settings, body, image),
-        *_of_configs(root, files, body),
+        *_of_configs(root, files, body, names_cli(code.get(PurePosixPath(settings.entry_point).as_posix(), ""))),
         *_of_requirements(root, files, image, code),
         *_of_world(body, image, code),
         *([] if not objective else _of_metrics([objective], "is optimized", code, is_error=True)),
@@ -86,11 +86,12 @@ def problems_of(settings: LaunchSettings, request: JobRequest, *, objective: str
         return [*found, Finding("command line", error.problem, error.hint or "", is_error=True)]
     if line.problem is not None:
         found.append(Finding("command line", f"The command line was not checked: {line.problem}.", "The job reads it."))
-    if line.accelerator in ("gpu", "cuda") and not any(map(_GPU_INSTANCE.match, _instance_types(body))):
+    types = _instance_types(body)
+    if line.accelerator in ("gpu", "cuda") and types and not any(map(_GPU_INSTANCE.match, types)):
         found.append(
             Finding(
                 "accelerator",
-                f"trainer.accelerator is {line.accelerator}, and {_instance_types(body)[0]} has no GPU.",
+                f"trainer.accelerator is {line.accelerator}, and {types[0]} has no GPU.",
                 "Leave it out, or choose an instance with GPUs, as ml.g5.xlarge.",
                 is_error=True,
             )
@@ -119,9 +120,10 @@ def readable_secrets(body: Mapping[str, Any]) -> List[Finding]:
 
 def _instance_types(body: Mapping[str, Any], groups: Collection[str] = ()) -> List[str]:
     """The instance types of a request, of the named groups alone."""
-    resources = body["ResourceConfig"]
+    resources = body.get("ResourceConfig", {})
     listed = [*resources.get("InstanceGroups", ()), *resources.get("InstancePreferences", ())] or [resources]
-    return [each["InstanceType"] for each in listed if not groups or each.get("InstanceGroupName") in groups]
+    wanted = [each for each in listed if not groups or each.get("InstanceGroupName") in groups]
+    return [each["InstanceType"] for each in wanted if "InstanceType" in each]
 
 
 def _of_program(settings: LaunchSettings, files: Collection[str]) -> Iterator[Finding]:
@@ -206,7 +208,7 @@ def _of_metrics(names: Sequence[str], use: str, code: Mapping[str, str], *, is_e
 
 
 def _configs(body: Mapping[str, Any]) -> List[str]:
-    given = json.loads(body["HyperParameters"].get("config", "[]"))
+    given = decode(body.get("HyperParameters", {}).get("config", "[]"))
     # A config may stand on the line itself.
     listed = given if isinstance(given, list) else [given]
     return [each for each in listed if isinstance(each, str) and not each.startswith("{")]
@@ -218,7 +220,7 @@ def _is_brought(path: str, files: Collection[str], channels: Collection[str]) ->
     return not is_packed and (path.startswith("/opt/ml/") or path.partition("/")[0] in channels)
 
 
-def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any]) -> Iterator[Finding]:
+def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any], is_cli: bool) -> Iterator[Finding]:
     channels = [each["ChannelName"] for each in body.get("InputDataConfig", ())]
     for path in _configs(body):
         name = PurePosixPath(path).as_posix()
@@ -231,7 +233,8 @@ def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any]) -> 
                 "config",
                 f"The config file {path} {why}.",
                 "Give a path in --source-dir, which is packed.",
-                is_error=True,
+                # A script may mean anything by its --config.
+                is_error=is_cli or is_there,
             )
 
 

@@ -167,8 +167,8 @@ def create_job_request(
     if body.get("EnableNetworkIsolation"):
         # The toolkit cannot download the source, and SageMaker brings it as a channel.
         source = {"S3DataType": "S3Prefix", "S3Uri": archive, "S3DataDistributionType": "FullyReplicated"}
-        body["InputDataConfig"].append({"ChannelName": "code", "DataSource": {"S3DataSource": source}})
-        body["HyperParameters"]["sagemaker_submit_directory"] = json.dumps(_ISOLATED_ARCHIVE)
+        body.setdefault("InputDataConfig", []).append({"ChannelName": "code", "DataSource": {"S3DataSource": source}})
+        body.setdefault("HyperParameters", {})["sagemaker_submit_directory"] = json.dumps(_ISOLATED_ARCHIVE)
     body = {key: value for key, value in body.items() if value not in (None, False, {}, [])}
     return JobRequest(str(body.get("TrainingJobName")), json.dumps(body, indent=2), archive)
 

@@ -60,9 +60,9 @@ def create_tuning_request(
     definition = job.as_body()
     for key in ("TrainingJobName", "ProfilerConfig"):
         definition.pop(key, None)
-    definition["AlgorithmSpecification"].pop("EnableSageMakerMetricsTimeSeries", None)
-    definition["StaticHyperParameters"] = definition.pop("HyperParameters")
-    definition["HyperParameterTuningResourceConfig"] = definition.pop("ResourceConfig")
+    definition.get("AlgorithmSpecification", {}).pop("EnableSageMakerMetricsTimeSeries", None)
+    definition["StaticHyperParameters"] = definition.pop("HyperParameters", {})
+    definition["HyperParameterTuningResourceConfig"] = definition.pop("ResourceConfig", {})
     tags = {"Tags": definition.pop("Tags")} if "Tags" in definition else {}
     body: Dict[str, Any] = {
         "HyperParameterTuningJobName": name,

@@ -26,8 +26,11 @@ _REQUIREMENTS = "requirements.txt"
 _HOSTNAME_SCRIPT = "start_with_right_hostname.sh"
 # AWS's own builds and preloads a library that sets the host name, and starts the toolkit.
 _STAND_IN = '#!/usr/bin/env bash\nif [ "$1" = train ]; then train; else "$@"; fi\n'
+# A first line (#!) ends at a blank or after 127 characters, so that sh starts Python, to which the second line is a
+# string. pip's own scripts begin so, too.
+_START = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
 # Where the toolkit and SDK v3's driver look for torchrun.
-_AGENT = "#!{python}\nfrom lightning_sm.rehearse._hyperpodrun import main\n\nmain()\n"
+_AGENT = "from lightning_sm.rehearse._hyperpodrun import main\n\nmain()\n"
 
 
 def create_python_env(request: RehearsalRequest, folder: RehearsalFolder) -> Tuple[str, ...]:
@@ -47,7 +50,7 @@ def create_python_env(request: RehearsalRequest, folder: RehearsalFolder) -> Tup
         notes.append(f"{_HOSTNAME_SCRIPT} is a stand-in here, which only starts the toolkit.")
     if request.options.launcher is not None:
         python = folder.python / "bin" / "python"
-        _write_script(folder.python / "bin" / "torchrun", _AGENT.format(python=python))
+        _write_script(folder.python / "bin" / "torchrun", _START.format(python=python) + _AGENT)
         notes.append("hyperpodrun ran in a SageMaker container, told by a stand-in of HyperPod's operator to start.")
     names: Tuple[str, ...] = ()
     if folder.archive.exists():
@@ -80,7 +83,7 @@ def _create_venv(target: Path) -> None:
     # With their own .pth files, so that editable installs are found too.
     lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in known)
     Path(site, "lightning_sm_rehearsal.pth").write_text(lines, encoding="utf-8")
-    # Commands name their Python in their first line: train, torchrun, pip.
+    # Commands name their Python in their first lines: train, torchrun, pip.
     for distribution in importlib.metadata.distributions():
         for command in distribution.entry_points:
             script = target / "bin" / command.name
@@ -88,7 +91,7 @@ def _create_venv(target: Path) -> None:
                 module, _, function = command.value.partition("[")[0].strip().partition(":")
                 code = f"import importlib, operator, sys\nfound = importlib.import_module({module.strip()!r})\n"
                 code += f"sys.exit(operator.attrgetter({function.strip()!r})(found)())\n"
-                _write_script(script, f"#!{python}\n{code}")
+                _write_script(script, _START.format(python=python) + code)
 
 
 def _write_script(path: Path, content: str) -> None:

@@ -87,7 +87,7 @@ def needs(
         return pytest.mark.skip(reason=f"{isolation}: {reason}")
     if netem and no_netem(isolation) is not None:
         return pytest.mark.skip(reason=f"no netem: {no_netem(isolation)}")
-    modules = ["sagemaker_training", "sagemaker_pytorch_container", "pathspec"] + ["mpi4py"] * mpi
+    modules = ["sagemaker_training", "sagemaker_pytorch_container"] + ["mpi4py"] * mpi
     modules += ["torch", "lightning", "pytorch_lightning"] * torch
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     commands = ["mpirun", "ssh-keygen"] if mpi else []

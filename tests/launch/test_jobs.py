@@ -173,6 +173,8 @@ def test_the_commands(job, run):
     assert (shown.status, shown.out) == (1, "")
     assert "There is no training job and no tuning job 'none'" in shown.err
     assert "required: name" in run("stop").err
+    assert "limit" in run("jobs", "--limit", "0").err
+    assert "network" not in run("jobs", "--limit", "0").err
     job.client("logs").delete_log_group(logGroupName=GROUP)
     assert "job-1: Completed" in run("logs", "job-1").out
 
@@ -216,6 +218,24 @@ def test_artifacts_are_unpacked_with_links_that_are_files_and_replace_nothing(jo
     files["job-1/best.ckpt"].write_text("mine")
     assert "is there already" in run("artifacts", "job-1").err
     assert files["job-1/best.ckpt"].read_text() == "mine"
+
+
+def test_a_model_that_is_not_packed_and_an_output_that_is_missing(job, run, project, answers):
+    address = "s3://bucket/job-1/output/model/"
+
+    def answer(call, operation, arguments):
+        found = call()
+        return {**found, "ModelArtifacts": {"S3ModelArtifacts": address}} if operation[:8] == "Describe" else found
+
+    answers(answer)
+    assert f"There is nothing at {address}" in run("artifacts", "job-1").err
+    for name in ("", "best.ckpt", "code/inference.py"):
+        job.client("s3").put_object(Bucket="bucket", Key=f"job-1/output/model/{name}", Body=b"x")
+    assert "output/output.tar.gz failed" in run("artifacts", "job-1", "--output").err
+    files = ["job-1/best.ckpt", "job-1/code/inference.py"]
+    assert json.loads(run("artifacts", "job-1", "--json").out)["files"] == files
+    assert all((project / name).read_bytes() == b"x" for name in files)
+    assert "is there already" in run("artifacts", "job-1").err
 
 
 def test_archives_that_are_none_or_reach_outside(job, put_model, run, project):

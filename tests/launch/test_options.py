@@ -50,7 +50,7 @@ def test_a_file_stands_below_what_is_typed(folder):
     words = ("--max-jobs", "3", "--range", "n={min: 1, max: 3, type: integer}", "--draw", "7", "fit", "--a", "1e-3")
     settings, tuning, options = read(*words, command="tune")
     assert (tuning.objective, tuning.max_jobs, options["draw"]) == ("val_acc", 3, 7)
-    assert settings.hyperparameters == {"model.lr": 0.1, "version": "010", "a": 0.001}
+    assert settings.hyperparameters == {"model.lr": 0.1, "version": "010", "a": "1e-3"}
     assert tuning.ranges == {
         "model.lr": {"min": 1e-5, "max": 0.1, "scale": "log"},
         "model.optimizer": ["2", "adam"],
@@ -72,6 +72,12 @@ def test_a_file_stands_below_what_is_typed(folder):
         *(([f"--tag={text}"], {"tag": text}) for text in ("010", "12:30", "1_000", "no", "1.10", "0x10", "~", "1.")),
         *(([f"--tag={text}"], {"tag": text}) for text in ("2024-01-01", "a: b", "#c", "[a", "{epoch}", "{epoch:02d}")),
         (["--days", "[2024-01-01, 1e-3]"], {"days": ["2024-01-01", 0.001]}),
+        # The short names of commits.
+        *(([*fit, "--tag", text], {"tag": text}) for text in ("7142e85", "71e4285") for fit in ([], ["fit"])),
+        # LightningCLI reads what was typed.
+        *((["fit", "--tag", text], {"tag": text}) for text in ("1e-3", "[0-9]", "[010]", "{a: 1}", "[1,2]", '"a"')),
+        (["fit", "--lr", "0.1", "--sizes", "[1, 2]", "--no", "null"], {"lr": 0.1, "sizes": [1, 2], "no": None}),
+        (["fit", "--mp_parameters", "{partitions: 2}"], {"mp_parameters": {"partitions": 2}}),
     ],
 )
 def test_the_command_as_hyperparameters(words, expected):

@@ -10,7 +10,6 @@ from lightning_sm._version import __version__
 from lightning_sm.launch import LaunchError
 from lightning_sm.launch._package import pack_source
 
-pytest.importorskip("pathspec", reason="the extra launch is not installed")
 WHEEL = f"lightning_sm-{__version__}-py3-none-any.whl"
 
 
@@ -36,22 +35,54 @@ def write(folder, **files):
         path.write_text(text)
 
 
-def test_as_git_itself_sees_it(source):
+def git(folder, *words):
+    user = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "protocol.file.allow=always")
+    done = subprocess.run(["git", *user, *words], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.split("\0")[:-1]
+
+
+def packed(source):
+    return set(pack(source)[1]) - {WHEEL, "requirements.txt"}
+
+
+@pytest.mark.parametrize("is_repository", [True, False])
+def test_as_git_itself_sees_it(source, is_repository):
     ignored = {
         ".gitignore": "*.log\n!keep.log\nbuild/\n/top\n**/cache/*\n!**/cache/keep\n",
         "sub/.gitignore": "*.tmp\n",
         "sub/deep/.gitignore": "!keep.tmp\n",
+        "code/.gitignore": "*\n!*/\n!*.py\n",
     }
     names = ("a.log", "keep.log", "build/x", "sub/build/y", "top", "sub/top", "cache/a", "cache/keep", "s/cache/b")
-    write(source, **ignored, **{name: name for name in (*names, "sub/b.tmp", "sub/deep/keep.tmp", "u.py")})
-    subprocess.run(["git", "init", "-q"], cwd=source, check=True)
-    listed = subprocess.run(
-        ["git", "ls-files", "--others", "--exclude-standard"], cwd=source, check=True, capture_output=True, text=True
-    )
+    names = (*names, "sub/b.tmp", "sub/deep/keep.tmp", "u.py", "code/in/a.py", "code/in/a.txt", 'é "1"\n.py')
+    write(source, **ignored, **{name: name for name in names})
+    git(source, "init", "-q")
+    listed = git(source, "ls-files", "--others", "--exclude-standard", "-z")
     # These are left out whatever git says of them.
-    write(source, **{name: name for name in (".git/more", "__pycache__/a.pyc", ".venv/lib/x.py")})
-    _, files = pack(source)
-    assert set(files) - {WHEEL, "requirements.txt"} == set(listed.stdout.split())
+    write(source, **{name: name for name in ("__pycache__/a.pyc", ".venv/lib/x.py")})
+    if not is_repository:
+        (source / ".git").rename(source.parent / "elsewhere")
+    assert packed(source) == set(listed)
+
+
+def test_files_of_repositories_around_and_within_the_folder(source, monkeypatch):
+    write(source.parent, **{"above/.gitignore": "tokens.yaml\nother/\n", "made/code.py": "x"})
+    git(source.parent, "init", "-q", "made")
+    git(source.parent / "made", "add", ".")
+    git(source.parent / "made", "commit", "-qm", "x")
+    for name in ("proj", "other"):
+        write(source.parent / "above" / name, **{"train.py": "x", "tokens.yaml": "x", "gone.py": "x", "kept.log": "x"})
+    above = source.parent / "above"
+    git(above, "init", "-q")
+    git(above, "submodule", "--quiet", "add", str(source.parent / "made"), "proj/module")
+    git(above, "add", ".")
+    (above / "proj" / "gone.py").unlink()
+    write(above / "proj", **{"module/more.py": "x", ".gitignore": "*.log\n"})
+    monkeypatch.setenv("GIT_DIR", str(source.parent / "made" / ".git"))
+    # kept.log is tracked; the repository ignores the other folder as a whole.
+    files = {"train.py", "kept.log", ".gitignore", "module/code.py", "module/more.py"}
+    assert packed(above / "proj") == files
+    assert packed(above / "other") == {"train.py", "tokens.yaml", "gone.py", "kept.log"}
 
 
 def test_the_same_files_give_the_same_bytes_and_programs_stay_executable(source):

@@ -6,7 +6,14 @@ import json
 import pytest
 
 from lightning_sm.__main__ import main
-from lightning_sm.launch import check_project, hyperparameters_of, settings_of
+from lightning_sm.launch import (
+    Account,
+    check_project,
+    create_tuning_request,
+    hyperparameters_of,
+    settings_of,
+    tuning_settings_of,
+)
 
 NET = """
 import lightning_sm
@@ -36,14 +43,13 @@ import argparse
 import lightning_sm
 parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float)
+parser.add_argument("--config", choices=["base"])
+parser.add_argument("--sizes", choices=["a=1,b=2"])
 parser.parse_args()
 open("trained", "w").close()
 """
 OWN_IMAGE = "1.dkr.ecr.us-east-1.amazonaws.com/mine:1"
 GROUPS = ["head=1:ml.m5.large", "workers=2:ml.p4d.24xlarge"]
-
-
-pytest.importorskip("pathspec", reason="the extra launch is not installed")
 
 
 @pytest.fixture
@@ -76,11 +82,17 @@ def test_lines_that_the_projects_parser_takes_and_refuses(lightning_project, mon
 
 
 def test_a_script_with_a_parser_of_its_own_is_stopped_behind_it(project):
-    (project / "train.py").write_text(SCRIPT)
-    assert said("--lr", "0.1") == ""
+    (project / "train.py").write_text(f'"""Training CLI of ours."""\n{SCRIPT}')
+    (text,) = said("--lr", "0.1", "--sizes", "{b: 2, a: 1}", "--config", "base").splitlines()
+    assert text.startswith("The config file base is not in")
     assert "unrecognized arguments: --lrr" in said("--lrr", "0.1")
     (project / "train.py").write_text(f"import none_such\n{SCRIPT}")
     assert "The command line was not checked: train.py ended before: ModuleNotFoundError" in said("--lr", "0.1")
+    (project / "train.py").write_text(f'"""Training CLI."""\n{SCRIPT.replace("argparse", "jsonargparse")}')
+    assert said("--lr", "0.1") == ""
+    # No parser of its own, which could be stopped.
+    (project / "train.py").write_text('"""Training CLI."""\nimport lightning_sm  # argparse\nopen("trained", "w")')
+    assert said("--lr", "0.1") == ""
     assert not (project / "trained").exists()
     (project / "src").mkdir()
     (project / "src" / "helper.py").write_text("")
@@ -144,7 +156,10 @@ def test_requirements_that_the_image_cannot_have(project, requirements, message)
 
 def test_config_files_that_are_not_packed(project):
     words = ("fit", "--config", "other.yaml")
-    assert "!The config file other.yaml is not in" in said(*words)
+    script = (project / "train.py").read_text()
+    for text, kind in (("lightning_sm.cli.main()", "!"), (script, "")):
+        (project / "train.py").write_text(text)
+        assert said(*words).startswith(f"{kind}The config file other.yaml is not in")
     (project / "other.yaml").write_text("trainer: {a: /opt/ml/x/y, b: s3://b/c/d}  # /home/me/x\n")
     assert said(*words) == ""
     (project / ".gitignore").write_text("other.yaml")
@@ -184,6 +199,26 @@ def test_what_the_program_and_the_instances_are(project):
     (project / "setup.py").write_text("")
     assert "A setup.py" in said(distribution="torch_distributed")
     assert said() == ""
+
+
+@pytest.mark.parametrize("tuning", [None, {"max_jobs": 2, "objective": "a", "ranges": {"b": [1, 2]}}])
+@pytest.mark.parametrize(
+    "field", ["AlgorithmSpecification", "AlgorithmSpecification.TrainingImage", "HyperParameters", "ResourceConfig"]
+)
+def test_fields_that_are_removed(project, field, tuning):
+    (project / "train.py").write_text(SCRIPT)
+    if tuning is None:
+        assert said(set={field: None}) == ""
+    else:
+        settings = settings_of({"image": OWN_IMAGE, "set": {field: None}})
+        request = create_tuning_request(settings, tuning_settings_of(tuning), Account("us-east-1", "bucket"), name="a")
+        assert field not in request.as_body()["TrainingJobDefinition"]
+
+
+def test_hyperparameters_that_set_gives_as_text(project):
+    (project / "train.py").write_text(SCRIPT)
+    (project / "base").write_text("a: 1")
+    assert said(set={"HyperParameters.config": "base"}) == ""
 
 
 def test_what_happens_to_a_program_that_does_not_import_the_package(project):

@@ -104,6 +104,13 @@ def test_what_the_sdk_has_no_argument_for():
     assert "ContainerEntrypoint" not in body["AlgorithmSpecification"]
 
 
+@pytest.mark.parametrize("field", ["InputDataConfig", "HyperParameters"])
+def test_a_removed_field_of_an_isolated_job_has_what_brings_the_source(field):
+    body = request_of(set={field: None, "EnableNetworkIsolation": True}).as_body()
+    assert [each["ChannelName"] for each in body["InputDataConfig"]][-1] == "code"
+    assert body["HyperParameters"]["sagemaker_submit_directory"] == '"/opt/ml/input/data/code/sourcedir.tar.gz"'
+
+
 def test_places_of_checkpoints_and_the_time_limit_of_spot_instances():
     assert request_of("job-2").as_body()["CheckpointConfig"] == {"S3Uri": "s3://bucket/job-2/checkpoints"}
     assert "CheckpointConfig" not in request_of(checkpoints="none").as_body()

@@ -45,10 +45,9 @@ def with_requirements(source: Path) -> Path:
 @pytest.fixture
 def create(source: Path, tmp_path: Path) -> Callable[..., Tuple[RehearsalFolder, Tuple[str, ...]]]:
     """Return a function that packs the source and makes the environment of a request."""
-    pytest.importorskip("pathspec", reason="the extra rehearse is not installed")
 
     def run(*options: str) -> Tuple[RehearsalFolder, Tuple[str, ...]]:
-        folder = RehearsalFolder(tmp_path / "rehearsal")
+        folder = RehearsalFolder(tmp_path / "with a blank")
         folder.archive.parent.mkdir(parents=True)
         pack_source(source, folder.archive)
         return folder, create_python_env(cli_request(source, *options, "plain.py"), folder)
@@ -74,7 +73,7 @@ def test_requirements_go_into_an_environment_of_its_own(with_requirements: Path,
     assert shown(folder, "import pytest, lightning_sm; print(pytest.__file__)").strip() == pytest.__file__
     assert importlib.util.find_spec("rehearsed_extra") is None
     script = folder.python / "bin" / "pytest"
-    assert script.read_text().startswith(f"#!{folder.python}/bin/python\n")
+    assert f'"{folder.python}/bin/python"' in script.read_text()
     assert "pytest" in subprocess.run([script, "--version"], capture_output=True, text=True).stdout
     assert "extra.py" in packed(folder)
     assert "requirements.txt" not in packed(folder)
