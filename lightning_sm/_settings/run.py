@@ -186,6 +186,7 @@ class RunParser:
     def _route(self, values: Mapping[str, Any]) -> None:
         """Determine the options and the routing from what was given."""
         given = Given(values, self._written)
+        _check_groups(given)
         options = {name: value for name, value in (values.get("sagemaker") or {}).items() if value is not None}
         self.context = replace(self.context, given=given, options=options_of(options))
         check_strategy(self.context)
@@ -285,6 +286,18 @@ def _holder(values: Any, key: str) -> Tuple[Any, bool]:
         in_mapping = in_mapping or isinstance(node, dict)
         node = node.get("init_args") or node  # the arguments of a class that is named
     return node, in_mapping
+
+
+def _check_groups(given: Given) -> None:
+    """Refuse what is no group of keys, which SageMaker's settings would replace. Saved configs have ``data: null``."""
+    for group in ("data", "model", "sagemaker", "trainer"):
+        value = given.values.get(group, {})
+        if isinstance(value, (bool, int, float, list)) or (value is None and group == "trainer"):
+            written = "null" if value is None else repr(value)[:100]
+            raise HyperparameterError(
+                f"{given.source_of(group) or 'The project'} sets {group} to {written}, which takes keys with values.",
+                hint=f"Write '{group}: {{KEY: VALUE}}', or below '{group}:' lines of KEY: VALUE without '- '.",
+            )
 
 
 def trains(subcommand: Optional[str]) -> bool:
