@@ -4,6 +4,7 @@ import argparse
 import contextvars
 import glob
 import os
+import re
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -338,6 +339,7 @@ def raise_refusals(parsers: Collection[Any], hint: Callable[[str], Optional[str]
     def refuse(message: object, *_: Any, **__: Any) -> None:
         # An error in a config is reported for the config, and again for the argument that it is the value of.
         problem = " ".join(str(message).split()).partition(" HINT: ")[0]
+        problem = re.sub(rf" {_CALL}=\S+", "", problem)  # behind a typed `--` each option is unrecognized
         while problem.startswith(_CONFIG_PREFIX):
             problem = problem[len(_CONFIG_PREFIX) :]
         raise HyperparameterError(

@@ -111,6 +111,7 @@ _NO_KEY = "(by a hyperparameter) is no key; did you mean '{}'?"
         ({}, ["--trainer.max_ep=3"], "did you mean 'trainer.max_epochs'?"),
         ({}, ["--unknown=1"], "unknown"),
         ({}, ["stray"], "stray"),
+        ({}, ["--", "stray"], "unrecognized arguments: -- stray"),
         ({"subcommand": "fitt"}, [], "fitt"),
         ({"": 1}, [], "HINT: "),
         ({"a..b": 1}, [], "HINT: "),
@@ -128,6 +129,7 @@ def test_what_cannot_be_parsed_reaches_the_failure_reason(container, values, wor
     assert message in str(caught.value)
     assert type(caught.value).__name__ in container.failure
     assert message in container.failure
+    assert "lightning-sm-call" not in container.failure  # options that only we write
     assert len(container.failure) <= 1024
 
 
