@@ -59,6 +59,7 @@ VALUES = [
     1, -2, 1.5, 1e-7, True, False, None, "", "resnet", "a/b.c", "s3://bucket/x y", "1", "1e5", "true", "null", "NaN",
     "it's", 'a "b"', "a=b,c", "{x}", "[x]", "(x)", "\\", "x\\", "\\'", "a\\\\'b", "x\\\\", "ä", "a: b", " x ",
     [1, "2", [None, True]], {"a": 1, "b": {"c": "3"}}, {"a b": ["x y"], "2": "it's"}, [], {},
+    *({key: 1} for key in ["a@b", "+", "$x", "${x}", "50%", "a*?|b", "\\", "a\\b", "\\,", "(a)", "[]", "a:b=c,d"]),
 ]  # fmt: skip
 
 
