@@ -196,6 +196,9 @@ class SageMakerCLIMixin(_Base):
         self.routing = complete_arguments(config, context, self.routing)
         stay_on_one_host(config, context)
         callbacks = [*callbacks, *upload_callbacks(self.routing.uploads, context)]
+        if "--trainer.callbacks" in self._parser(self.subcommand)._option_string_actions:
+            # It is missing where an argument follows a file with an empty `trainer:`; Lightning would add no callbacks.
+            config.setdefault("callbacks", None)
         if config.get("callbacks") is not None:
             config["callbacks"] = as_list(config["callbacks"])  # Lightning 1.5 would extend it as it stands
         present = [*as_list(config.get("callbacks")), *callbacks, *as_list(self.trainer_defaults.get("callbacks"))]

@@ -107,6 +107,9 @@ class Hyperparameters:
 
         ``config-name``, ``config-path`` and ``config-dir`` become flags of Hydra, every other name ``name=value``.
 
+        Raises:
+            HyperparameterError: Hydra's command line cannot write a key of a dict.
+
         Example::
 
             >>> Hyperparameters({"lr": 0.1, "layers": [64, 64], "config-name": "big"}).as_hydra()
@@ -261,8 +264,19 @@ def _as_kind(value: Any, kind: type, text: str) -> Any:
     return value
 
 
+def _hydra_key(key: str) -> str:
+    """Return a key of a dict in Hydra's grammar, which has no quotes for it and escapes for few characters."""
+    if not _HYDRA_KEY.fullmatch(key):
+        raise HyperparameterError(
+            f"A hyperparameter holds the key {key!r}, which Hydra's command line cannot write.",
+            hint="Set it in a config file of the program, or use ASCII letters, digits and _ in the key.",
+        )
+    return re.sub(r"[\\()\[\]{}:=, \t]", r"\\\g<0>", key)
+
+
 # Hydra's own arguments that name a config: https://hydra.cc/docs/advanced/hydra-command-line-flags/
 _HYDRA_FLAGS = ("config-name", "config-path", "config-dir")
+_HYDRA_KEY = re.compile(r"[\w/\-\\+.$%*@?|()\[\]{}:=, \t]+", re.ASCII)
 _PLAIN_TEXT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*([./-][A-Za-z0-9_]+)*")
 
 
@@ -278,7 +292,6 @@ def _as_hydra(value: Any, *, is_open: bool = False) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(_as_hydra, value))}]"
     if isinstance(value, dict):
-        # A backslash before any other character would be a part of the key.
-        pairs = (re.sub(r"[\\()\[\]{}:=,\s]", r"\\\g<0>", str(key)) + ":" + _as_hydra(value[key]) for key in value)
+        pairs = (f"{_hydra_key(str(key))}:{_as_hydra(value[key])}" for key in value)
         return f"{{{','.join(pairs)}}}"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)

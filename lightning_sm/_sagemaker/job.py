@@ -195,6 +195,9 @@ class TrainingJob:
         Args:
             args: ``sys.argv[1:]``.
 
+        Raises:
+            HyperparameterError: Hydra's command line cannot write a key of a dict among the hyperparameters.
+
         Example::
 
             >>> environ = {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1", "SM_HPS": '{"lr": 0.1}'}

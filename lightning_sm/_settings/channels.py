@@ -9,7 +9,7 @@ from lightning_sm._settings.classes import init_parameters, names_a_path, takes_
 from lightning_sm._settings.given import RunContext
 from lightning_sm._settings.line import plain_key
 from lightning_sm._settings.options import SageMakerOptions
-from lightning_sm._settings.routed import RoutedSetting, may_replace
+from lightning_sm._settings.routed import RoutedSetting, channel_option, may_replace
 from lightning_sm.errors import RoutingError
 
 __all__ = ["Consumer", "route_channels", "unrouted_channels"]
@@ -92,7 +92,7 @@ def unrouted_channels(context: RunContext, consumer: Optional[Consumer]) -> Tupl
     of_these = f" ({' or '.join(possible)})" if possible else ""
     return tuple(
         f"channel {name!r} ({job.channels[name].path}) feeds no parameter; "
-        f"to choose one{of_these}, set sagemaker.channels.{name}"
+        f"to choose one{of_these}, set {channel_option(name)}"
         for name, key in targets.items()
         if key is None and options.channels.get(name) != ""
     )
@@ -149,5 +149,5 @@ def _ambiguous(problem: str, channel: str, keys: List[str]) -> RoutingError:
     return RoutingError(
         problem,
         hint=f"Choose in the config, 'sagemaker: {{channels: {{{channel}: {keys[0]}}}}}', "
-        f"or with the hyperparameter sagemaker.channels.{channel}.",
+        f"or as a hyperparameter set {channel_option(channel)}.",
     )

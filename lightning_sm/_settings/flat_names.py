@@ -39,7 +39,7 @@ def flat_keys(named: Mapping[str, Any], known: Collection[str], chosen: Mapping[
             found[name] = key
         target = plain_key(name if key is None else key)
         other = names.setdefault(target, name)
-        if target and named[other] != value:
+        if target and other != name and named[other] != value:  # NaN differs from itself
             raise HyperparameterError(
                 f"The hyperparameters {other!r} ({named[other]!r}) and {name!r} ({value!r}) both set {target}.",
                 hint="Send one of them.",

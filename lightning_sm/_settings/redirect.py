@@ -202,7 +202,8 @@ def complete_loggers(arguments: Dict[str, Any], context: RunContext) -> Tuple[Ro
         LoggerError: MLflow or an upload of logs cannot be used as it is set, or lacks a package.
     """
     given = arguments.get("logger")
-    if arguments.get("barebones") or given is False or given == []:  # such a trainer refuses every logger
+    is_empty = given is False or (is_several(given) and not given)
+    if arguments.get("barebones") or is_empty:  # such a trainer refuses every logger
         if context.options.mlflow_arn:
             log.warning("nothing is logged to MLflow: the trainer is to have no loggers. HINT: Set trainer.logger.")
         return ()

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._settings.line import plain_key
 
-__all__ = ["RoutedSetting", "Routing", "is_within", "may_replace"]
+__all__ = ["RoutedSetting", "Routing", "channel_option", "is_within", "may_replace"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Routing:
             parameter = setting.key.rpartition(".")[2]
             if setting.channel is not None and re.search(rf"[\"'.]{re.escape(parameter)}[\"']", problem):
                 return (
-                    f"The channel {setting.channel!r} feeds {setting.key}; set sagemaker.channels.{setting.channel} "
+                    f"The channel {setting.channel!r} feeds {setting.key}; set {channel_option(setting.channel)} "
                     "to the parameter that takes its path, or to '' for none."
                 )
         return None
@@ -104,6 +104,11 @@ class Routing:
 
     def __bool__(self) -> bool:
         return bool(self.settings or self.notes)
+
+
+def channel_option(name: str) -> str:
+    """What to set for a channel: below a dotted key a dot of its name would begin one more key."""
+    return f"the key {name!r} of the mapping sagemaker.channels" if "." in name else f"sagemaker.channels.{name}"
 
 
 def may_replace(value: Any, job: TrainingJob) -> bool:

@@ -12,7 +12,7 @@ from lightning_sm._settings.channels import Consumer, route_channels, unrouted_c
 from lightning_sm._settings.classes import STRATEGY, import_class
 from lightning_sm._settings.given import Given, RunContext, as_list, as_tree, is_several
 from lightning_sm._settings.line import plain_key
-from lightning_sm._settings.routed import RoutedSetting, Routing, may_replace
+from lightning_sm._settings.routed import RoutedSetting, Routing, channel_option, may_replace
 from lightning_sm._settings.strategies import strategy_sizes
 from lightning_sm.errors import RoutingError
 
@@ -214,7 +214,7 @@ def _at_source(
             raise RoutingError(
                 f"{setting.key}, which the {setting.source} would feed, is computed from {' and '.join(link.sources)}.",
                 hint=f"Set {' or '.join(link.sources)} as a hyperparameter, or set "
-                f"sagemaker.channels.{setting.channel} to another parameter, or to '' for none.",
+                f"{channel_option(setting.channel)} to another parameter, or to '' for none.",
             )
     elif old is None or (os.path.isabs(str(setting.value)) and may_replace(old, job)):
         replaced, value = given.replaced_by_routing(plain_key(source))

@@ -4,6 +4,7 @@ import argparse
 import contextvars
 import glob
 import os
+import re
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -186,6 +187,7 @@ class RunParser:
     def _route(self, values: Mapping[str, Any]) -> None:
         """Determine the options and the routing from what was given."""
         given = Given(values, self._written)
+        _check_groups(given)
         options = {name: value for name, value in (values.get("sagemaker") or {}).items() if value is not None}
         self.context = replace(self.context, given=given, options=options_of(options))
         check_strategy(self.context)
@@ -287,6 +289,18 @@ def _holder(values: Any, key: str) -> Tuple[Any, bool]:
     return node, in_mapping
 
 
+def _check_groups(given: Given) -> None:
+    """Refuse what is no group of keys, which SageMaker's settings would replace. Saved configs have ``data: null``."""
+    for group in ("data", "model", "sagemaker", "trainer"):
+        value = given.values.get(group, {})
+        if isinstance(value, (bool, int, float, list)) or (value is None and group == "trainer"):
+            written = "null" if value is None else repr(value)[:100]
+            raise HyperparameterError(
+                f"{given.source_of(group) or 'The project'} sets {group} to {written}, which takes keys with values.",
+                hint=f"Write '{group}: {{KEY: VALUE}}', or below '{group}:' lines of KEY: VALUE without '- '.",
+            )
+
+
 def trains(subcommand: Optional[str]) -> bool:
     """Whether a subcommand trains: Lightning's ``fit``, and a project's own, which may call it."""
     return subcommand not in ("validate", "test", "predict", "tune")
@@ -325,6 +339,7 @@ def raise_refusals(parsers: Collection[Any], hint: Callable[[str], Optional[str]
     def refuse(message: object, *_: Any, **__: Any) -> None:
         # An error in a config is reported for the config, and again for the argument that it is the value of.
         problem = " ".join(str(message).split()).partition(" HINT: ")[0]
+        problem = re.sub(rf" {_CALL}=\S+", "", problem)  # behind a typed `--` each option is unrecognized
         while problem.startswith(_CONFIG_PREFIX):
             problem = problem[len(_CONFIG_PREFIX) :]
         raise HyperparameterError(

@@ -65,6 +65,24 @@ def test_settings_beside_a_section_are_refused_as_on_a_laptop(container):
         container.hyperparameters(config=["config.yaml", "sections.yaml"]).cli("fit", run=True)
 
 
+@pytest.mark.parametrize("group", ["trainer", "sagemaker", "data", "model"])
+@pytest.mark.parametrize("value", ["5", "true", "[]", "[max_epochs: 3]"])
+def test_a_group_that_has_no_keys_is_refused_as_on_a_laptop(container, group, value):
+    from tiny_data import TinyData
+    from tiny_model import TinyModel
+
+    (container.code / "config.yaml").write_text(f"{group}: {value}")
+    with pytest.raises(HyperparameterError, match=rf"config\.yaml sets {group} to .* HINT: "):
+        container.cli(model_class=TinyModel, datamodule_class=TinyData)
+
+
+def test_an_empty_trainer_is_refused_as_on_a_laptop_unless_an_argument_sets_some_of_it(container):
+    container.config("trainer:\nseed_everything: 1", "empty.yaml").hyperparameters(config=["config.yaml", "empty.yaml"])
+    with pytest.raises(HyperparameterError, match=r"empty\.yaml sets trainer to null.* HINT: "):
+        container.cli()
+    assert named(container.cli("--trainer.max_epochs=2"), "AutoResume")
+
+
 WITH_PATHS = """
 import os
 from typing import Optional

@@ -151,6 +151,12 @@ def test_a_value_by_its_name():
         hyperparameters["rate"]
 
 
+@pytest.mark.parametrize("key", ["it's", 'a"b', "#", "a\nb", "é", ""])
+def test_a_key_that_hydra_cannot_read_is_named(key):
+    with pytest.raises(HyperparameterError, match=r"A hyperparameter holds the key .* HINT: "):
+        Hyperparameters({"x": [{key: 1}]}).as_hydra()
+
+
 def test_hydra_reads_text_of_plain_api_calls_as_on_its_command_line():
     """They do not tell text from numbers. With types: ``tests/examples/test_hydra.py``."""
     untyped = Hyperparameters.from_file({"tag": "5", "name": "two words"}, "hyperparameters.json")

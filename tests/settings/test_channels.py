@@ -102,13 +102,15 @@ def test_what_may_be_a_path_by_its_type(make_job, annotation):
     assert fed(make_job("train"), f"data_dir, train: {annotation} = None") == {"data.train": "train"}
 
 
-def test_an_unfed_channel_names_what_it_could_feed(make_job):
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("labels", "sagemaker.channels.labels"), ("labels.v1", "the key 'labels.v1' of the mapping sagemaker.channels")],
+)
+def test_an_unfed_channel_names_what_it_could_feed(make_job, name, option):
     source = "data_dir: str, label_file: str = '', cache: Optional[Path] = None, size: int = 1, kind: str = '', x=None"
     consumer = Consumer("data", data_class(source))
-    (note,) = unrouted_channels(context_of(make_job("training", "labels")), consumer)
-    assert note.endswith(
-        "feeds no parameter; to choose one (data.label_file or data.cache), set sagemaker.channels.labels"
-    )
+    (note,) = unrouted_channels(context_of(make_job("training", name)), consumer)
+    assert note.endswith(f"feeds no parameter; to choose one (data.label_file or data.cache), set {option}")
 
 
 def test_the_parameters_behind_keywords_count(make_job):

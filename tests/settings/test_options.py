@@ -13,6 +13,16 @@ def test_every_option_is_explained():
         assert f"    {field.name}: " in inspect.getdoc(SageMakerOptions)
 
 
+@pytest.mark.parametrize("name", ["output_dir", "checkpoint_dir", "model_dir"])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("~/out", "/home/me/out"), ("out/~", "out/~"), ("s3://bucket/~", "s3://bucket/~"), (None, None)],
+)
+def test_directories_below_the_home(monkeypatch, name, given, expected):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert getattr(SageMakerOptions(**{name: given}), name) == expected
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

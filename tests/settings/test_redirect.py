@@ -236,10 +236,10 @@ def test_mlflow_is_added_beside_the_other_loggers(given):
     ]
 
 
-@pytest.mark.parametrize("given", [False, []])
+@pytest.mark.parametrize("given", [False, [], (), UserList()])
 def test_mlflow_is_not_added_where_there_are_to_be_no_loggers(given):
     with log_lines() as logged:
-        assert complete(given, mlflow_arn=URI) == (as_list(given), [])
+        assert complete(given) == complete(given, mlflow_arn=URI) == (as_list(given), [])
     assert logged[0].startswith("nothing is logged to MLflow: the trainer is to have no loggers.")
 
 
