@@ -4,7 +4,7 @@ Saved tensors must be equal. Of a format that holds a graph the outputs for the 
 """
 
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from lightning_sm._export.example import Example
 from lightning_sm._export.plan import ExportPlan
@@ -22,14 +22,13 @@ _TOLERANCE, _HALF_TOLERANCE = 1e-3, 2e-2
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def load_back(folder: str, plan: ExportPlan, source: Source, model_class: Optional[type]) -> Dict[str, Any]:
+def load_back(folder: str, plan: ExportPlan, source: Source) -> Dict[str, Any]:
     """Load what was written to a folder, and compare it with its source.
 
     Args:
         folder: The folder, with ``model.json``.
         plan: What was exported.
         source: From what it was written.
-        model_class: The class to instantiate, where the folder is for serving.
 
     Returns:
         The entry ``comparison`` of ``model.json``.
@@ -48,7 +47,7 @@ def load_back(folder: str, plan: ExportPlan, source: Source, model_class: Option
         saved = read_state_dict(os.path.join(folder, plan.format.file), plan.format.value)
         return compare_tensors(source.state_dict, saved)
     with torch.random.fork_rng(devices=[]):
-        loaded = load_model(folder, model_class).state_dict()
+        loaded = load_model(folder).state_dict()
     # A model that is instantiated again has its class's precision, and may have more than was saved.
     expected = {name: _in_dtype_of(loaded.get(name), value) for name, value in source.state_dict.items()}
     return compare_tensors(expected, {name: loaded[name] for name in expected if name in loaded})

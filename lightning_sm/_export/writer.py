@@ -32,7 +32,6 @@ def write_model(
     config: Optional[str] = None,
     plan: ExportPlan = ExportPlan(),  # noqa: B008 - it is frozen
     serving: Optional[Serving] = None,
-    model_class: Optional[type] = None,
     resolved_config: Optional[str] = None,
 ) -> str:
     """Write the model, ``model.json`` and, if given, ``config.yaml`` and the folder ``code``.
@@ -47,7 +46,6 @@ def write_model(
         config: The configuration as YAML, for ``config.yaml``.
         plan: The format and the submodule.
         serving: The code for the inference container.
-        model_class: The model's class, with which that code is tried.
         resolved_config: The resolved configuration, for ``config.resolved.yaml``, if ``config`` is not that.
 
     Returns:
@@ -78,7 +76,7 @@ def write_model(
         )
         # The code for serving reads it.
         Path(staging, _SUMMARY).write_text(summary.as_json(), encoding="utf-8")
-        comparison = load_back(staging, plan, source, model_class)
+        comparison = load_back(staging, plan, source)
         Path(staging, _SUMMARY).write_text(replace(summary, comparison=comparison).as_json(), encoding="utf-8")
         move_into_place(staging, directory)
     except ExportError:

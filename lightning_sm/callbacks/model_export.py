@@ -267,7 +267,7 @@ class ModelExportMixin(Callback):
         summary = replace(summary, **self._early)
         serving = self._serving(pl_module)
         configs = (self.config, None) if self.portable_config is None else (self.portable_config, self.config)
-        path = write_model(str(self.model_dir), source, summary, configs[0], plan, serving, type(pl_module), configs[1])
+        path = write_model(str(self.model_dir), source, summary, configs[0], plan, serving, configs[1])
         self.exported = os.path.join(str(self.model_dir), "model.json")
         if best is None:
             which = f"the last model ({why_last_weights(trainer, plan.weights)})"
