@@ -59,9 +59,7 @@ def test_a_class_of_the_script_itself(monkeypatch):
 def test_a_class_that_cannot_be_imported(served):
     from served_net import in_a_function
 
-    with pytest.raises(
-        ExportError, match=r"as served_net\.in_a_function\.<locals>\.Net .* HINT: Define the class"
-    ):
+    with pytest.raises(ExportError, match=r"as served_net\.in_a_function\.<locals>\.Net .* HINT: Define the class"):
         Serving.collect(in_a_function(), ExportFormat.STATE_DICT, "pytorch-lightning")
 
 
