@@ -1,5 +1,6 @@
 """Lets a program end with the processes that Lightning has spawned for its fit (``ddp_spawn``, ``ddp_notebook``)."""
 
+import multiprocessing
 import signal
 import threading
 from functools import partial
@@ -73,7 +74,7 @@ class _HandingOn:
         if callable(self._previous):
             self._previous(number, frame)
         # Absent before Lightning 2, and empty until all have been started.
-        processes = getattr(self._launcher, "procs", ())
+        processes = getattr(self._launcher, "procs", ()) or multiprocessing.active_children()
         if not processes:
             raise SystemExit(STOPPED)
         for process in processes:
