@@ -150,6 +150,8 @@ def _listed_files(path: str) -> List[str]:
 
 
 def _hint(plan: ExportPlan, error: Exception) -> str:
+    if isinstance(error, (IsADirectoryError, NotADirectoryError, FileExistsError)):
+        return "The program has written something else by that name: let it take another, or set sagemaker.model_dir."
     if isinstance(error, OSError):
         return "The disk of the model directory must have room for the model twice."
     if plan.format.is_graph:
