@@ -52,6 +52,7 @@ def _watch_failures() -> None:
 def _register(namespace: Namespace) -> None:
     from lightning_sm._distributed.environment import SageMakerEnvironment
     from lightning_sm._distributed.registry import register_accelerators, register_strategies
+    from lightning_sm._lightning.launchers import end_with_spawned
     from lightning_sm._lightning.legacy import add_names_of_environment
     from lightning_sm._lightning.strategies import check_single_device_environment
 
@@ -62,6 +63,7 @@ def _register(namespace: Namespace) -> None:
         add_names_of_environment(namespace, SageMakerEnvironment)
         register_accelerators(namespace)
         check_single_device_environment(namespace, _check_single_device)
+        end_with_spawned(namespace)
     _set_rank()
 
 

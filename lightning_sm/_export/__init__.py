@@ -20,7 +20,7 @@ from lightning_sm._export.summary import (
     summarize,
     why_last_weights,
 )
-from lightning_sm._export.writer import others_model, write_model
+from lightning_sm._export.writer import others_models, write_model
 
 __all__ = [
     "BestCheckpoint",
@@ -42,7 +42,7 @@ __all__ = [
     "json_round_trip",
     "load_file",
     "make_source",
-    "others_model",
+    "others_models",
     "saved_hparams",
     "summarize",
     "why_last_weights",

@@ -23,8 +23,8 @@ def model_fn(model_dir: str) -> Any:
     return load_model(model_dir)
 
 
-def load_model(model_dir: str, cls: Optional[type] = None) -> Any:
-    """Load the model; ``cls`` is its class if it has been imported already."""
+def load_model(model_dir: str) -> Any:
+    """Load the model."""
     summary = json.loads(Path(model_dir, "model.json").read_text(encoding="utf-8"))
     path = os.path.join(model_dir, summary["file"])
     if summary["format"] == "torchscript":
@@ -33,7 +33,7 @@ def load_model(model_dir: str, cls: Optional[type] = None) -> Any:
         return ExportedProgram(path)
     if summary["format"] == "onnx":
         return OnnxSession(path)
-    model = build_model(cls or import_object(summary["class_path"]), summary["hparams"], _read_config(model_dir))
+    model = build_model(import_object(summary["class_path"]), summary["hparams"], _read_config(model_dir))
     target = model if summary["submodule"] is None else model.get_submodule(summary["submodule"])
     target.load_state_dict(read_state_dict(path, summary["format"]), strict=getattr(model, "strict_loading", True))
     return target.eval()
@@ -99,9 +99,15 @@ def instantiate(cls: Any, arguments: Dict[str, Any]) -> Any:
 
 
 def import_object(path: str) -> Any:
-    """Import an object by its qualified name."""
+    """Import an object by its qualified name; it may be defined within a class."""
     module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
+    try:
+        owner = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if "." not in module or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        owner = import_object(module)
+    return getattr(owner, name)
 
 
 def _accepted(cls: Any, given: Dict[str, Any]) -> Dict[str, Any]:

@@ -13,7 +13,7 @@ from lightning_sm._installed import is_installed
 from lightning_sm._requirements import requirement_lines
 from lightning_sm.errors import ExportError
 
-__all__ = ["Serving", "distribution_versions"]
+__all__ = ["Serving", "class_path", "distribution_versions"]
 
 # The modules of this package, which a served model does not need.
 _OWN = ("lightning_sm", "lightning_sm_entry")
@@ -57,6 +57,7 @@ class Serving:
                 "again if it were imported for serving.",
                 hint="Move the class into a module of its own, which the script imports.",
             )
+        _check_importable(class_path(model_class))
         sources = _project_sources()
         if "inference.py" in sources:
             raise ExportError(
@@ -79,6 +80,24 @@ class Serving:
         shutil.copyfile(os.path.join(os.path.dirname(__file__), "inference.py"), os.path.join(code, "inference.py"))
         head = "# The versions that the model was trained with; torch and numpy are the container's own."
         Path(code, "requirements.txt").write_text("\n".join([head, *self.requirements, ""]), encoding="utf-8")
+
+
+def class_path(cls: type) -> str:
+    """The qualified name by which the inference container imports a class."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _check_importable(path: str) -> None:
+    # It imports torch.
+    from lightning_sm._export.inference import import_object
+
+    try:
+        import_object(path)
+    except (ImportError, AttributeError) as error:
+        raise ExportError(
+            f"sagemaker.export_serving: the inference container cannot import the model's class as {path} ({error}).",
+            hint="Define the class at the top of a module, not within a function.",
+        ) from None
 
 
 def distribution_versions(names: Iterable[str]) -> Dict[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Mapping, Optional, Tuple
 
 from lightning_sm._export.plan import ExportPlan, ExportWeights, json_subset
-from lightning_sm._export.serving import distribution_versions
+from lightning_sm._export.serving import class_path, distribution_versions
 from lightning_sm._export.sharded import folder_problem
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import epochs_trained, strategy_of
@@ -111,9 +111,8 @@ def summarize(
     """
     import torch
 
-    cls = type(module)
     return ModelSummary(
-        class_path=f"{cls.__module__}.{cls.__qualname__}",
+        class_path=class_path(type(module)),
         metrics={
             name: float(value)
             for name, value in trainer.callback_metrics.items()

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import List, Optional
+from typing import Dict, List, Optional, Tuple
 
 from lightning_sm._atomic_file import check_writable, flush
 from lightning_sm._export.formats import WRITERS
@@ -17,7 +17,7 @@ from lightning_sm._export.source import Source, plain_functions
 from lightning_sm._export.summary import ModelSummary
 from lightning_sm.errors import ExportError
 
-__all__ = ["files_below", "move_into_place", "others_model", "write_model"]
+__all__ = ["files_below", "move_into_place", "others_models", "write_model"]
 
 _SUMMARY = "model.json"
 # The files of weights that libraries write for a model that is to be loaded again; a checkpoint is none.
@@ -32,7 +32,6 @@ def write_model(
     config: Optional[str] = None,
     plan: ExportPlan = ExportPlan(),  # noqa: B008 - it is frozen
     serving: Optional[Serving] = None,
-    model_class: Optional[type] = None,
     resolved_config: Optional[str] = None,
 ) -> str:
     """Write the model, ``model.json`` and, if given, ``config.yaml`` and the folder ``code``.
@@ -47,7 +46,6 @@ def write_model(
         config: The configuration as YAML, for ``config.yaml``.
         plan: The format and the submodule.
         serving: The code for the inference container.
-        model_class: The model's class, with which that code is tried.
         resolved_config: The resolved configuration, for ``config.resolved.yaml``, if ``config`` is not that.
 
     Returns:
@@ -78,7 +76,7 @@ def write_model(
         )
         # The code for serving reads it.
         Path(staging, _SUMMARY).write_text(summary.as_json(), encoding="utf-8")
-        comparison = load_back(staging, plan, source, model_class)
+        comparison = load_back(staging, plan, source)
         Path(staging, _SUMMARY).write_text(replace(summary, comparison=comparison).as_json(), encoding="utf-8")
         move_into_place(staging, directory)
     except ExportError:
@@ -102,21 +100,26 @@ def files_below(folder: str) -> List[str]:
     return sorted(found, key=lambda name: (name == _SUMMARY, name))
 
 
-def others_model(directory: str) -> Optional[str]:
-    """The relative path of the weights of a whole model that the program has written; ``None`` where there is none.
+def others_models(directory: str) -> Dict[str, Tuple[int, int]]:
+    """The relative paths of the weights of whole models that the program has written, with what tells of a change.
 
     Libraries write ``config.json`` beside the weights of a model that they can load again (``save_pretrained`` of
     Hugging Face). A file of weights alone may be a part of the model, such as an encoder.
 
     Args:
         directory: The model directory.
+
+    Returns:
+        The time of the last change, and the size, by the path.
     """
     own = _listed_files(os.path.join(directory, _SUMMARY))
     names = files_below(directory)
     whole = {os.path.dirname(name) for name in names if os.path.basename(name) == "config.json"}
     # What an export that was killed has left is in a folder whose name begins with a dot.
-    found = (name for name in names if name.endswith(_WEIGHTS) and name[0] != "." and name not in own)
-    return next((name for name in found if os.path.dirname(name) in whole), None)
+    weights = (name for name in names if name.endswith(_WEIGHTS) and name[0] != "." and name not in own)
+    paths = {name: Path(directory, name) for name in weights if os.path.dirname(name) in whole}
+    # A link may lead nowhere.
+    return {name: (path.stat().st_mtime_ns, path.stat().st_size) for name, path in paths.items() if path.exists()}
 
 
 def move_into_place(staging: str, directory: str) -> None:
@@ -147,6 +150,8 @@ def _listed_files(path: str) -> List[str]:
 
 
 def _hint(plan: ExportPlan, error: Exception) -> str:
+    if isinstance(error, (IsADirectoryError, NotADirectoryError, FileExistsError)):
+        return "The program has written something else by that name: let it take another, or set sagemaker.model_dir."
     if isinstance(error, OSError):
         return "The disk of the model directory must have room for the model twice."
     if plan.format.is_graph:

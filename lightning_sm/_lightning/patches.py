@@ -42,7 +42,7 @@ PATCHES = tuple(
             "namespaces.set_rank_zero_rank",
             "`rank_zero_only.rank`",
             "all",
-            "a rank that the cluster environment sets before the first log line",
+            "a rank before the first log line",
             _RANK_ZERO,
         ),
         (
@@ -63,8 +63,15 @@ PATCHES = tuple(
             "wrapped_method.wrap_method",
             "`__init__` and `fit` of `Trainer`; `__init__`, `launch`, `setup` and `setup_module` of `Fabric`",
             "all, by `auto()` and in programs that do not import `lightning_sm`",
-            "a hook before the arguments are read, and one before the process group is joined",
+            "hooks before the arguments are read and before the group is joined",
             f"{_FABRIC}/utilities/registry.py",
+        ),
+        (
+            "launchers.end_with_spawned",
+            "`launch` of `_MultiProcessingLauncher`",
+            "1.6 and newer",
+            "a launcher that ends with its processes",
+            f"{_PYTORCH}/strategies/launchers/multiprocessing.py",
         ),
         (
             "checkpoints.around_sharded_saves",
@@ -84,14 +91,14 @@ PATCHES = tuple(
             "checkpoints.around_removals",
             "`remove_checkpoint` of a strategy object",
             _NEW,
-            "a removal on each host, which has shards of its own",
+            "a removal on each host",
             f"{_PYTORCH}/strategies/strategy.py",
         ),
         (
             "checkpoints.dcp_storage",
             "`_distributed_checkpoint_save`",
             "2.2 and newer",
-            "an argument for the storage of a sharded checkpoint",
+            "an argument for its storage",
             f"{_FABRIC}/strategies/fsdp.py",
         ),
         (

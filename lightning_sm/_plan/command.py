@@ -33,6 +33,8 @@ Each process keeps its batch; with more hosts an epoch has fewer steps. With --m
 are a training of yours (train.py --config config.yaml, or fit and the arguments behind `lightning-sm fit`): it runs on
 this machine until some steps are measured, and leaves nothing behind."""
 
+# Of each number that is given.
+_MOST = 1e18
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 
 
@@ -89,6 +91,9 @@ def _parse(args: Sequence[str]) -> Tuple[PlanOptions, List[str]]:
 
 
 def _plan(options: PlanOptions, program: Sequence[str]) -> None:
+    for name, value in vars(options).items():
+        if isinstance(value, (int, float)):
+            _check_size(name, value)
     hosts, instance = _hosts(options.hosts), _instance(options)
     if options.samples is not None and options.batch is None:
         raise HyperparameterError("--samples needs --batch.", hint="Give the batch size of a process, or --steps.")
@@ -152,7 +157,15 @@ def _parameters(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)([kmbg]?)", text.lower().replace("_", ""))
     if match is None or float(match[1]) <= 0:
         raise HyperparameterError(f"--params {text} is no number of parameters.", hint="Write it as 25M or 1.3B.")
-    return float(match[1]) * _FACTORS[match[2]]
+    parameters = float(match[1]) * _FACTORS[match[2]]
+    _check_size("params", parameters)
+    return parameters
+
+
+def _check_size(name: str, value: float) -> None:
+    """Refuse what is infinite, and what becomes so when it is multiplied."""
+    if value > _MOST:
+        raise HyperparameterError(f"--{name.replace('_', '-')} is more than {_MOST:g}.", hint="Give a smaller number.")
 
 
 def _table(options: PlanOptions, workload: Workload, network: Network, plain: Sequence[Prediction]) -> str:

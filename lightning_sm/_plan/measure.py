@@ -45,7 +45,7 @@ def measure(program: Sequence[str]) -> Tuple[Workload, str]:
         program: A script and its arguments, a subcommand of LightningCLI (``fit``) and what follows, or any command.
 
     Raises:
-        HyperparameterError: It ended before some steps were measured.
+        HyperparameterError: It ended before some steps were measured, or spawns processes.
     """
     first = program[0]
     if first.endswith(".py"):
@@ -63,8 +63,14 @@ def measure(program: Sequence[str]) -> Tuple[Workload, str]:
             ended = str(error)
         if os.path.exists(result):
             with open(result) as file:
-                workload, where = json.load(file)
-            return Workload(**workload), where
+                found = json.load(file)
+            if found is None:
+                raise HyperparameterError(
+                    f"`{' '.join(program)}` spawns or forks its processes (ddp_spawn, ddp_fork), in which "
+                    "no step can be measured.",
+                    hint="Let it train with strategy ddp, whose steps take the same.",
+                )
+            return Workload(**found[0]), found[1]
     raise HyperparameterError(
         f"`{' '.join(program)}` ended before a step was measured: {ended}.",
         hint="It must call Trainer.fit of Lightning 2, with at least two batches in an epoch; its output stands above.",
@@ -84,6 +90,10 @@ def measure_first_fit(name: str) -> None:
 def _fit(fit: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
     namespace = next(each for each in NAMESPACES if each.owns(type(trainer)))
     result = os.environ[_VARIABLE]
+    if has_base(type(trainer.strategy.launcher), "_MultiProcessingLauncher"):
+        with open(result, "w") as file:
+            json.dump(None, file)
+        raise SystemExit(0)
     trainer._default_root_dir = os.path.dirname(result)
     trainer.loggers = [_no_logger(namespace, os.path.dirname(result))]
     trainer.num_sanity_val_steps = 0

@@ -15,7 +15,7 @@ https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md (bytes of an
 
 import math
 from dataclasses import dataclass, replace
-from typing import Iterator, List, Literal, Mapping, Optional
+from typing import List, Literal, Mapping, Optional, Tuple
 
 __all__ = [
     "Bottleneck",
@@ -173,11 +173,12 @@ def predict(workload: Workload, network: Network, hosts: int, option: Option = _
         return Prediction(1, compute, 1.0, "compute")
     copies = network.copy_per_byte * size
     if option.local_steps > 1:
-        sizes = [size]
+        count = 1
         communication = network.all_reduce(size, hosts)
         exposed, hook = communication + copies * (period + 1), 0.0
     else:
-        sizes = list(_buckets(size, option.bucket_cap_mb))
+        buckets = _buckets(size, option.bucket_cap_mb)
+        count = sum(each for each, _ in buckets)
         # PowerSGD reduces what it does not compress, then one factor, then the other.
         messages = 3 if option.gradient_compression == "powersgd" else 1
         hook = _hook_per_byte(network, option)
@@ -185,25 +186,27 @@ def predict(workload: Workload, network: Network, hosts: int, option: Option = _
         # DDP copies gradients into buckets while backward runs, and out of them when all are reduced.
         backward = compute - forward + copies / 2
         end = done = communication = 0.0
-        for bucket in sizes:
-            done += bucket
+        for equal, bucket in buckets:
             seconds = messages * network.all_reduce(bucket * share / messages, hosts)
-            communication += seconds
-            end = max(forward + backward * done / size, end) + seconds + hook * bucket
+            communication += equal * seconds
+            seconds += hook * bucket
+            first, done = done + bucket, done + equal * bucket
+            # Of equal buckets, which become ready at equal intervals, only the first and the last can be waited for.
+            begin, last = (forward + backward * each / size for each in (first, done))
+            end = max(max(begin, end) + equal * seconds, last + seconds)
         exposed = end - compute + copies / 2
     exposed /= period
-    latency = len(sizes) * network.all_reduce(0.0, hosts)
+    latency = count * network.all_reduce(0.0, hosts)
     bottleneck = _bottleneck(workload, exposed, communication, latency, hook * size)
     return Prediction(hosts, compute + exposed, compute / (compute + exposed), bottleneck)
 
 
-def _buckets(size: float, cap_mb: Optional[float]) -> Iterator[float]:
-    """The bytes of each bucket, in the order in which they are reduced."""
-    cap = (_FIRST_BUCKET_MB if cap_mb is None else cap_mb) * _MIB
-    while size > 0:
-        yield min(cap, size)
-        size -= cap
-        cap = (_BUCKET_MB if cap_mb is None else cap_mb) * _MIB
+def _buckets(size: float, cap_mb: Optional[float]) -> List[Tuple[int, float]]:
+    """The numbers of buckets of equal size, and the bytes of each, in the order in which they are reduced."""
+    first = min(size, (_FIRST_BUCKET_MB if cap_mb is None else cap_mb) * _MIB)
+    cap = (_BUCKET_MB if cap_mb is None else cap_mb) * _MIB
+    number, rest = divmod(size - first, cap)
+    return [(count, each) for count, each in ((1, first), (int(number), cap), (1, rest)) if count and each]
 
 
 def _hook_per_byte(network: Network, option: Option) -> float:

@@ -24,6 +24,7 @@ __all__ = [
     "address_of",
     "changed_values",
     "checksums",
+    "equal_tensors",
     "is_record",
     "is_same",
     "numbers_among",
@@ -48,6 +49,12 @@ _SEQUENCES = {each.__name__: each for each in (list, tuple, set, frozenset)}
 _MAPPINGS = {each.__name__: each for each in (dict, OrderedDict, Counter)}
 _FACTORIES = {each.__name__: each for each in (list, dict, set, int, float)}
 _BUFFERS = {each.__name__: each for each in (bytes, bytearray, array)}
+# What a tensor of a sparse layout holds, by the names of the methods that return it.
+_SPARSE = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    **dict.fromkeys(("torch.sparse_csr", "torch.sparse_bsr"), ("crow_indices", "col_indices", "values")),
+    **dict.fromkeys(("torch.sparse_csc", "torch.sparse_bsc"), ("ccol_indices", "row_indices", "values")),
+}
 #: Of the state of a generator.
 GENERATOR = "Generator"
 # Of an enumeration.
@@ -338,6 +345,26 @@ def unpacked(packed: Any, device: Any) -> Any:
     return defaultdict(_FACTORIES.get(more[0]), items) if name == "defaultdict" else _MAPPINGS[name](items)
 
 
+def equal_tensors(one: Any, other: Any) -> bool:
+    """Whether two tensors on one device are equal, their dtypes and layouts too; what is not a number equals itself.
+
+    Raises:
+        Exception: What torch raises for a type that it cannot compare.
+    """
+    import torch
+
+    # torch.equal() takes no sparse tensor. Other layouts are unknown: jagged ones that are equal have unequal shapes.
+    parts = () if one.layout is torch.strided else _SPARSE[str(one.layout)]
+    if (one.dtype, one.shape, one.layout) != (other.dtype, other.shape, other.layout):
+        return False
+    if parts:
+        return all(equal_tensors(getattr(one, part)(), getattr(other, part)()) for part in parts)
+    if one.is_complex():
+        # torch.allclose() with `equal_nan` takes no complex numbers.
+        one, other = torch.view_as_real(one.resolve_conj()), torch.view_as_real(other.resolve_conj())
+    return torch.equal(one, other) or (one.is_floating_point() and torch.allclose(one, other, 0, 0, equal_nan=True))
+
+
 def is_same(one: Any, other: Any) -> bool:
     """Whether two copies, or states, are equal; what is not a number equals itself."""
     import torch
@@ -352,10 +379,7 @@ def is_same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(is_same, one, other))
     try:
         if isinstance(one, torch.Tensor):
-            if (one.dtype, one.shape) != (other.dtype, other.shape):
-                return False
-            other = other.to(one.device)
-            return bool(torch.equal(one, other) or torch.allclose(one, other, 0, 0, equal_nan=True))
+            return equal_tensors(one, other.to(one.device))
         return bool(one == other or (one != one and other != other))  # one that is not a number
     except Exception:  # what a project's class, an array, or a tensor of some types raises
         return False

@@ -6,6 +6,7 @@ from typing import Any, List, Optional, Union
 from lightning_sm._failure import forget_exit, report_exit, set_training
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
+from lightning_sm._lightning.launchers import Stopped
 from lightning_sm._lightning.legacy import connector_of
 from lightning_sm._lightning.replaced_method import UndoList, listen
 from lightning_sm._lightning.restart import SavePoint
@@ -180,7 +181,7 @@ class GracefulStopMixin(Callback):
                 log.warning("%s. HINT: %s", problem, hint)
         else:
             _export(trainer, pl_module, text)
-        raise SystemExit(exit_code)
+        raise Stopped(exit_code)
 
 
 def _export(trainer: Trainer, pl_module: Any, stopped_by: str) -> None:

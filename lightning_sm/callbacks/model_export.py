@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from lightning_sm._atomic_file import check_writable
 from lightning_sm._export import (
@@ -18,7 +18,7 @@ from lightning_sm._export import (
     has_monitor,
     json_round_trip,
     make_source,
-    others_model,
+    others_models,
     saved_hparams,
     summarize,
     why_last_weights,
@@ -45,8 +45,8 @@ class ModelExportMixin(Callback):
 
     SageMaker uploads the model directory as ``model.tar.gz``. Outside a training container the callback does nothing
     unless it is given a ``model_dir``. With the default format it does nothing where the program itself has written a
-    whole model there by the end of ``fit``, as ``save_pretrained`` in ``on_train_end`` does. The trained model is not
-    changed: graph formats run a copy on the CPU.
+    whole model there during ``fit``, as ``save_pretrained`` in ``on_train_end`` does. The trained model is not changed:
+    graph formats run a copy on the CPU.
     Each file is written to a staging directory, loaded again and compared, and only then replaces an earlier one:
     tensors must be equal, and outputs for an example input may differ by 0.001 of their largest value (0.02 in half
     precision).
@@ -144,6 +144,8 @@ class ModelExportMixin(Callback):
         self._is_by_default = export is True and not export_serving
         self._example: Optional[Example] = None
         self._last: Mapping[str, Any] = {}
+        # The program's own models that were in the model directory before the fit.
+        self._others: Dict[str, Tuple[int, int]] = {}
         #: The description of what the current fit has exported.
         self.exported: Optional[str] = None
         # What differs in ``model.json`` where the training has not ended.
@@ -161,6 +163,8 @@ class ModelExportMixin(Callback):
         if not self._is_active:
             return
         self._last = {}
+        # Such as the pretrained model from which this fit begins.
+        self._others = self._others_models()
         with failure_reported(self._job):
             check_model(
                 self._plan,
@@ -200,11 +204,12 @@ class ModelExportMixin(Callback):
 
             # A fit that ends during validation is in inference mode, whose tensors cannot be traced.
             with failure_reported(self._job), torch.inference_mode(False):
-                others = others_model(str(self.model_dir)) if self._is_by_default else None
-                if others is None:
+                found = self._others_models()
+                others = sorted(name for name, each in found.items() if each != self._others.get(name))
+                if not others:
                     self._write(trainer, pl_module)
                 else:
-                    log.info("Exported nothing: the program has written %s to %s", others, self.model_dir)
+                    log.info("Exported nothing: the program has written %s to %s", others[0], self.model_dir)
         self._last = {}
 
     def export_now(self, trainer: Any, pl_module: Any, stopped_by: Optional[str] = None) -> None:
@@ -228,6 +233,9 @@ class ModelExportMixin(Callback):
             self._last = full_checkpoint(self.namespace, trainer, has_ended=has_ended)
         else:
             self._last = {"state_dict": full_state_dict(trainer)}
+
+    def _others_models(self) -> Dict[str, Tuple[int, int]]:
+        return others_models(str(self.model_dir)) if self._is_by_default else {}
 
     def _observe(self, batch: Any) -> None:
         if self._is_active and self._needs_example:
@@ -259,7 +267,7 @@ class ModelExportMixin(Callback):
         summary = replace(summary, **self._early)
         serving = self._serving(pl_module)
         configs = (self.config, None) if self.portable_config is None else (self.portable_config, self.config)
-        path = write_model(str(self.model_dir), source, summary, configs[0], plan, serving, type(pl_module), configs[1])
+        path = write_model(str(self.model_dir), source, summary, configs[0], plan, serving, configs[1])
         self.exported = os.path.join(str(self.model_dir), "model.json")
         if best is None:
             which = f"the last model ({why_last_weights(trainer, plan.weights)})"

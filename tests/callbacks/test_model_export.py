@@ -229,6 +229,30 @@ def test_failed_export_keeps_checkpoints_and_the_previous_model(container):
     assert sorted(os.listdir(container.model)) == ["model.json", "model.pt"]
 
 
+class SavesPretrained(PL.module().Callback):
+    def __init__(self, folder):
+        (folder / "base").mkdir(parents=True)
+        (folder / "base" / "config.json").write_text("{}")
+        self.weights = folder / "base" / "pytorch_model.bin"
+        self.weights.write_text("pretrained")
+        (folder / "base" / "gone.bin").symlink_to("nowhere")
+
+    def on_train_end(self, trainer, pl_module):
+        self.weights.write_text(f"trained for {trainer.max_epochs} epochs")
+
+
+def test_a_whole_model_counts_as_the_programs_own_if_it_is_written_during_the_fit(container):
+    saves = SavesPretrained(container.model)
+    model, data = nets("state_dict")
+    fit_net(container, model, data)  # which begins from what is there
+    assert container.summary["file"] == "model.pt"
+    (container.model / "model.json").unlink()
+    with log_lines() as lines:
+        fit_net(container, model, data, saves)
+    assert "Exported nothing: the program has written base/pytorch_model.bin to" in lines[-1]
+    assert not (container.model / "model.json").exists()
+
+
 class ExportsInValidation(PL.module().Callback):
     """Exports and exits during validation, as a job whose time is over does."""
 

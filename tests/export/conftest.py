@@ -40,4 +40,14 @@ class Served(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
+
+class Zoo:
+    class Inner:
+        class Net(Served):
+            pass
+
+def in_a_function():
+    class Net(Served):
+        pass
+    return Net
 """

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from lightning_sm._export import Example, compare_outputs, compare_tensors
+from lightning_sm._resume.values import is_same
 from lightning_sm.errors import ExportError
+from tests.projects.container import log_lines
 
 EXAMPLE = Example((torch.tensor([[1.0, 2.0], [3.0, 4.0]]),), "first batch")
 
@@ -13,6 +15,30 @@ def test_equal_tensors():
     values = {"weight": torch.tensor([1.0, math.nan, math.inf]), "steps": 5, "more": {"list": [torch.ones(2), "x"]}}
     again = {"weight": torch.tensor([1.0, math.nan, math.inf]), "steps": 5, "more": {"list": [torch.ones(2), "x"]}}
     assert compare_tensors(values, again) == {"compared": "tensors", "tensors": 3}
+
+
+NAN = complex(math.nan, 1)
+LAYOUTS = [
+    lambda number: torch.tensor([[math.nan, 0, number]]).to_sparse(),
+    lambda number: torch.sparse_csr_tensor([0, 1, 2], [0, 1], [number, 1], (2, 2)),
+    lambda number: torch.tensor([NAN, number]).conj(),
+]
+
+
+@pytest.mark.parametrize("made", LAYOUTS)
+def test_sparse_and_complex_tensors(made):
+    assert compare_tensors({"x": made(1)}, {"x": made(1)}) == {"compared": "tensors", "tensors": 1}
+    assert is_same(made(1), made(1))
+    with pytest.raises(ExportError, match="x differ after loading"):
+        compare_tensors({"x": made(1)}, {"x": made(2)})
+
+
+def test_a_tensor_that_torch_cannot_compare_is_told(monkeypatch):
+    values = {"weight": torch.ones(2), "steps": 1}
+    monkeypatch.setattr(torch, "equal", lambda *_: 1 / 0)
+    with log_lines() as lines:
+        assert compare_tensors(values, values) == {"compared": "tensors", "tensors": 1}
+    assert lines == ["weight is exported, and cannot be compared after loading (ZeroDivisionError: division by zero)"]
 
 
 @pytest.mark.parametrize(

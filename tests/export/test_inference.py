@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lightning_sm._export import ExportFormat
-from lightning_sm._export.inference import build_model, load_model, model_fn
+from lightning_sm._export.inference import build_model, import_object, load_model, model_fn
 from lightning_sm._lightning import Namespace
 from lightning_sm.callbacks import callback_class
 from tests.export.formats import SAMPLES, needs, prediction
@@ -49,6 +49,21 @@ def test_submodule_is_loaded(tmp_path, served, name):
     loaded = load_model(directory)
     assert isinstance(loaded, torch.nn.Linear)
     assert torch.equal(loaded.weight, model.layers[2].weight)
+
+
+def test_a_class_within_a_class_is_loaded(tmp_path, served):
+    from served_net import Zoo
+
+    model = Zoo.Inner.Net(width=3)
+    assert isinstance(model_fn(archive(tmp_path / "model", model, export="state_dict")), Zoo.Inner.Net)
+
+
+@pytest.mark.parametrize(
+    ("path", "error"), [("gone.net.Net", "No module named 'gone'"), ("served_net.Gone", "has no attribute 'Gone'")]
+)
+def test_an_object_that_is_not_there(served, path, error):
+    with pytest.raises((ImportError, AttributeError), match=error):
+        import_object(path)
 
 
 def test_model_from_a_config_without_hparams(opt_ml, monkeypatch):

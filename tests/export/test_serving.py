@@ -56,6 +56,13 @@ def test_a_class_of_the_script_itself(monkeypatch):
     Serving.collect(Net, ExportFormat.TORCHSCRIPT, "pytorch-lightning")
 
 
+def test_a_class_that_cannot_be_imported(served):
+    from served_net import in_a_function
+
+    with pytest.raises(ExportError, match=r"as served_net\.in_a_function\.<locals>\.Net .* HINT: Define the class"):
+        Serving.collect(in_a_function(), ExportFormat.STATE_DICT, "pytorch-lightning")
+
+
 def test_a_project_with_a_module_of_that_name(served, monkeypatch):
     Path("inference.py").write_text("")
     monkeypatch.setitem(sys.modules, "inference", SimpleNamespace(__file__=str(Path("inference.py").resolve())))

@@ -85,6 +85,12 @@ def test_failed_write_keeps_the_previous_export(tmp_path, monkeypatch, broken, e
     assert sorted(os.listdir(tmp_path)) == ["config.yaml", "model.json", "model.pt"]
 
 
+def test_a_folder_by_the_name_of_the_model(tmp_path):
+    (tmp_path / "model.pt").mkdir()
+    with pytest.raises(ExportError, match=r"IsADirectoryError.*model\.pt.* HINT: The program has written something"):
+        write_model(str(tmp_path), Source(state_dict()), SUMMARY)
+
+
 def test_url_is_not_a_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OutputError, match="s3://bucket/x is not on this host"):

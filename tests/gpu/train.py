@@ -220,7 +220,7 @@ def _export(folder, name):
     module.eval()
     with torch.no_grad():
         expected = module(inputs.to(module.device)).cpu()
-        found = load_model(place, Net)(inputs)
+        found = load_model(place)(inputs)
     # A checkpoint is Lightning's own, with its tensors where they were.
     if name == "state_dict":
         assert {value.device.type for value in torch.load(f"{place}/model.pt").values()} == {"cpu"}

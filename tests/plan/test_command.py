@@ -83,6 +83,8 @@ def test_the_plot_is_a_picture_of_all_options(capsys, tmp_path):
         ([*ISSUE, "--instance", "ml.g5.xlarge", "--samples", "9"], "--samples needs --batch"),
         ([*ISSUE[:4], "--instance", "ml.g5.xlarge", "--hosts", "1,x"], "--hosts 1,x is no list"),
         ([*ISSUE, "--instance", "ml.g5.xlarge", "--plot", "none/out.svg"], "No such file or directory: 'none/out.svg'"),
+        (["--params", "1e400", *ISSUE[2:], "--instance", "ml.g5.xlarge"], "--params is more than 1e+18"),
+        ([*ISSUE, "--instance", "ml.g5.xlarge", "--latency-us", "inf"], "--latency-us is more than 1e+18"),
         (["--params", "many", *ISSUE[2:], "--instance", "ml.g5.xlarge"], "--params many is no number"),
     ],
 )

@@ -45,7 +45,7 @@ from model import Model, CSVLogger, LearningRateMonitor, ModelCheckpoint, Traine
 
 devices = int(sys.argv[1])
 trainer = Trainer(
-    max_epochs=50, accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto",
+    max_epochs=50, accelerator="cpu", devices=devices, strategy=sys.argv[2] if devices > 1 else "auto",
     accumulate_grad_batches=2, val_check_interval=4, enable_progress_bar=False, enable_model_summary=False,
     logger=CSVLogger("logs"), callbacks=[ModelCheckpoint("saved", every_n_train_steps=1), LearningRateMonitor()],
 )
@@ -81,7 +81,7 @@ def _step_ms(output):
 
 
 def test_a_script_is_measured_and_nothing_is_left(project):
-    done = _plan(project, "train.py", "2")
+    done = _plan(project, "train.py", "2", "ddp")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Measured with 2 processes on cpu")
     assert "18 parameters, 72 B of gradients" in done.stdout
@@ -92,9 +92,15 @@ def test_processes_whose_clocks_differ_end_at_the_same_batch(project):
     # To the second process a step takes seconds: it would end its periods, and the training, earlier.
     fast = "import os, time\nclock = time.perf_counter\nif os.environ.get('LOCAL_RANK') == '1':\n"
     (project / "train.py").write_text(f"{fast}    time.perf_counter = lambda: 200 * clock()\n{_SCRIPT}")
-    done = _plan(project, "train.py", "2")
+    done = _plan(project, "train.py", "2", "ddp")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Measured with 2 processes on cpu")
+
+
+def test_a_program_that_spawns_its_processes_is_refused(project):
+    done = _plan(project, "train.py", "2", "ddp_fork")
+    assert done.returncode == 2
+    assert "`train.py 2 ddp_fork` spawns or forks its processes" in done.stderr.splitlines()[-1]
 
 
 def test_a_training_of_the_cli_is_measured_also_if_it_is_short(project):

@@ -92,6 +92,21 @@ def test_more_hosts_more_accumulation_and_shorter_messages(workload, network, ho
     assert predict(workload, direct, hosts, Option("bf16")).step_seconds <= here * (1 + 1e-9)
 
 
+@given(workloads, networks, st.integers(2, 32), st.sampled_from([1.0, 25.0, 1000.0]))
+def test_one_bucket_is_reduced_after_the_other(workload, network, hosts, cap_mb):
+    size, copies = workload.gradient_bytes, network.copy_per_byte * workload.gradient_bytes
+    forward = workload.step_seconds * workload.forward
+    end = done = 0.0
+    while size - done > 1e-6:
+        bucket = min(cap_mb * 2**20, size - done)
+        done += bucket
+        ready = forward + (workload.step_seconds - forward + copies / 2) * done / size
+        end = max(ready, end) + network.all_reduce(bucket, hosts)
+    step = workload.step_seconds + (end - workload.step_seconds + copies / 2) / workload.accumulate
+    found = predict(workload, network, hosts, Option(bucket_cap_mb=cap_mb)).step_seconds
+    assert found == pytest.approx(step, rel=1e-6)
+
+
 @settings(max_examples=30)
 @given(workloads, networks, st.integers(2, 32), st.sampled_from(OPTIONS[1:]))
 def test_an_option_pays_up_to_its_bandwidth(workload, network, hosts, option):

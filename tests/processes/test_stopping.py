@@ -9,7 +9,7 @@ import pytest
 
 from lightning_sm._export import load_file
 from lightning_sm._lightning import installed_namespaces
-from tests.helpers.processes import local_rendezvous
+from tests.helpers.processes import free_port, local_rendezvous
 from tests.helpers.program import Program
 
 pytestmark = pytest.mark.full
@@ -47,6 +47,22 @@ def test_sigterm_in_an_epoch_saves_exports_and_ends_with_143(tmp_path):
     assert saved_and_exported(stopped)["global_step"] >= 5
     assert "at end" not in stopped.output
     assert "at validation" not in stopped.output
+    assert not (stopped.folder / "output" / "failure").exists()
+
+
+@pytest.mark.parametrize("is_terminated", [True, False])
+def test_a_program_ends_with_processes_that_lightning_forks(tmp_path, is_terminated):
+    words = [] if is_terminated else ["--max_runtime", "1s"]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    stopped = Program(tmp_path / "ml", _SCRIPT, "--forks", *words, **address).start()
+    if is_terminated:
+        stopped.until(lambda: "\nat step 5\n" in stopped.output)
+        stopped.process.send_signal(signal.SIGTERM)
+    stopped.wait(60)
+    assert stopped.code == (143 if is_terminated else 0), stopped.output
+    assert (stopped.folder / "model" / "model.json").exists()
+    assert "stopped</title>" in (stopped.folder / "output" / "data" / "report.html").read_text()
+    assert "at end" not in stopped.output
     assert not (stopped.folder / "output" / "failure").exists()
 
 

@@ -16,8 +16,10 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--namespace", default="pytorch_lightning")
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--max_runtime")
+    parser.add_argument("--forks", action="store_true")
     options = parser.parse_args()
-    train(importlib.import_module(options.namespace), options.workers)
+    train(importlib.import_module(options.namespace), options.workers, options.max_runtime, options.forks)
     say("end")
 
 
@@ -26,7 +28,7 @@ def say(*words):
     sys.stdout.flush()
 
 
-def train(pl, workers):
+def train(pl, workers, max_runtime, forks):
     import lightning_sm
 
     class Model(pl.LightningModule):
@@ -58,6 +60,8 @@ def train(pl, workers):
             enable_progress_bar=False,
             enable_model_summary=False,
             num_sanity_val_steps=0,
+            sagemaker={"max_runtime": max_runtime},
+            **({"strategy": "ddp_fork", "devices": 2} if forks else {}),
         )
     )
     world = trainer.world_size
