@@ -51,6 +51,7 @@ class Serving:
         """
         if format_.is_graph:
             return cls(tuple(_pinned(["onnxruntime"] if format_ is ExportFormat.ONNX else [])))
+        model_class = _given_class(model_class)
         if model_class.__module__ == "__main__":
             raise ExportError(
                 f"sagemaker.export_serving: {model_class.__name__} is defined in the script itself, which would train "
@@ -82,9 +83,15 @@ class Serving:
         Path(code, "requirements.txt").write_text("\n".join([head, *self.requirements, ""]), encoding="utf-8")
 
 
-def class_path(cls: type) -> str:
-    """The qualified name by which the inference container imports a class."""
+def class_path(model_class: type) -> str:
+    """The qualified name by which the inference container imports a model's class."""
+    cls = _given_class(model_class)
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _given_class(model_class: type) -> type:
+    """The class itself, of which torch makes a subclass for a model that it shards."""
+    return next(cls for cls in model_class.__mro__ if not cls.__module__.startswith("torch.distributed"))
 
 
 def _check_importable(path: str) -> None:

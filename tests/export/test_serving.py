@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from lightning_sm._export import ExportFormat, Serving, distribution_versions
+from lightning_sm._export.serving import class_path
 from lightning_sm.errors import ExportError
 from tests.projects.nets import Net
 
@@ -61,6 +62,12 @@ def test_a_class_that_cannot_be_imported(served):
 
     with pytest.raises(ExportError, match=r"as served_net\.in_a_function\.<locals>\.Net .* HINT: Define the class"):
         Serving.collect(in_a_function(), ExportFormat.STATE_DICT, "pytorch-lightning")
+
+
+def test_a_model_that_torch_has_sharded_is_of_the_class_that_was_given(served):
+    sharded = type("FSDPNet", (served,), {"__module__": "torch.distributed.fsdp._fully_shard._fully_shard"})
+    assert class_path(sharded) == class_path(served)
+    assert Serving.collect(sharded, ExportFormat.STATE_DICT, "pytorch-lightning").sources
 
 
 def test_a_project_with_a_module_of_that_name(served, monkeypatch):
