@@ -1,8 +1,10 @@
 """``FitRestorer``: restores in a fit what its save holds beside the state that Lightning restores."""
 
-from typing import Any, Callable, Dict, Mapping, Optional
+import copy
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.checkpoints import optimizer_groups, restore_optimizer_groups
 from lightning_sm._lightning.collectives import broadcast
 from lightning_sm._lightning.csv_logs import restore_csv_files
 from lightning_sm._lightning.legacy import strategy_of
@@ -64,6 +66,10 @@ def release_loaders(trainer: Trainer) -> None:
         release_loader(loader)
 
 
+def _schedulers(trainer: Trainer) -> List[Any]:
+    return [config.scheduler for config in getattr(trainer, "lr_scheduler_configs", ())]
+
+
 class FitRestorer:
     """Restores a fit at the point at which it was saved, or lets a fit that had ended end again without a step.
 
@@ -90,6 +96,9 @@ class FitRestorer:
         self._arguments: Dict[str, Any] = {}
         # The model's and callbacks' state in the save, as hooks around its loading left it, until the training begins.
         self._checkpoint: Dict[str, Any] = {}
+        # The optimizers' options and the schedulers' states as they were restored, until the training begins.
+        self._options: List[List[Mapping[str, Any]]] = []
+        self._schedules: List[Any] = []
         self._resumes_within_epoch = self._starts_epoch = False
         # Whether the loaders wait for the restore of an epoch.
         self._waits = False
@@ -192,6 +201,9 @@ class FitRestorer:
     def after_restore(self, trainer: Trainer) -> None:
         """Prepare loops and loaders after Lightning has restored its state."""
         self._checkpoint = {key: self._checkpoint.get(key, {}) for key in ("state_dict", "callbacks")}
+        if self._saved:
+            self._options = optimizer_groups(trainer)
+            self._schedules = [copy.deepcopy(each.state_dict()) for each in _schedulers(trainer)]
         if self.replays:
             self._undo_skip = skip_training(trainer)
         self._waits = self._resumes_within_epoch
@@ -212,6 +224,9 @@ class FitRestorer:
         checkpoint, self._checkpoint = self._checkpoint, {}
         if checkpoint.get("state_dict"):
             restore_weights(trainer.lightning_module, checkpoint["state_dict"])
+        for scheduler, state in zip(_schedulers(trainer), self._schedules):
+            scheduler.load_state_dict(state)
+        restore_optimizer_groups(trainer, self._options)
         set_parameters_beside_model(trainer, self._own.get("parameters") or self._saved["parameters"])
         restore_pruning(trainer, self._saved["pruning"])
         restore_csv_files(trainer, self._saved["csv_files"])

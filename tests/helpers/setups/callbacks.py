@@ -205,8 +205,16 @@ def pretrained_at_the_start(pl, size):
 
         def on_train_start(self):
             torch.nn.init.constant_(self.layers[0].bias, 0.2)
+            self.optimizers().param_groups[0]["momentum"] = 0.5
+            self.lr_schedulers().last_epoch = 0
 
-    return Setup(Pretrained(), shuffled(size), in_order(4), {})
+        def on_train_batch_start(self, *_):
+            self.optimizers().param_groups[0]["momentum"] *= 0.95
+
+    def cosine(optimizer, trainer):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
+
+    return Setup(scheduled(pl, cosine, Pretrained, interval="step"), shuffled(size), in_order(4), {})
 
 
 # --- what changes the training
