@@ -56,6 +56,7 @@ from lightning_sm._resume.state import (
     stateful_loaders,
 )
 from lightning_sm._resume.storage import real_path
+from lightning_sm._resume.values import is_same
 
 __all__ = ["FitRestorer", "release_loaders"]
 
@@ -96,7 +97,8 @@ class FitRestorer:
         self._arguments: Dict[str, Any] = {}
         # The model's and callbacks' state in the save, as hooks around its loading left it, until the training begins.
         self._checkpoint: Dict[str, Any] = {}
-        # The optimizers' options and the schedulers' states as they were restored, until the training begins.
+        # Of a save of the fit itself, whose hooks have run: the optimizers' options and the schedulers' states.
+        self._is_own = False
         self._options: List[List[Mapping[str, Any]]] = []
         self._schedules: List[Any] = []
         self._resumes_within_epoch = self._starts_epoch = False
@@ -128,6 +130,7 @@ class FitRestorer:
         self._saved = checkpoint.pop(STATE_KEY, {})
         if not self._saved:
             return
+        self._is_own = record is not None
         # Callbacks that read the checkpoint themselves may load other weights of it, such as WeightAveraging.
         hook = self._namespace.module().Callback.on_load_checkpoint
         reads = any(getattr(type(each), "on_load_checkpoint", hook) is not hook for each in callbacks_of(trainer))
@@ -201,7 +204,7 @@ class FitRestorer:
     def after_restore(self, trainer: Trainer) -> None:
         """Prepare loops and loaders after Lightning has restored its state."""
         self._checkpoint = {key: self._checkpoint.get(key, {}) for key in ("state_dict", "callbacks")}
-        if self._saved:
+        if self._is_own:
             self._options = optimizer_groups(trainer)
             self._schedules = [copy.deepcopy(each.state_dict()) for each in _schedulers(trainer)]
         if self.replays:
@@ -225,7 +228,8 @@ class FitRestorer:
         if checkpoint.get("state_dict"):
             restore_weights(trainer.lightning_module, checkpoint["state_dict"])
         for scheduler, state in zip(_schedulers(trainer), self._schedules):
-            scheduler.load_state_dict(state)
+            if not is_same(scheduler.state_dict(), state):
+                scheduler.load_state_dict(state)
         restore_optimizer_groups(trainer, self._options)
         set_parameters_beside_model(trainer, self._own.get("parameters") or self._saved["parameters"])
         restore_pruning(trainer, self._saved["pruning"])
