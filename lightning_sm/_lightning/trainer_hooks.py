@@ -76,6 +76,7 @@ def around_restore(
     *,
     choose: Callable[[Any], Optional[Tuple[str, Optional[bool]]]],
     loaded: Callable[[Dict[str, Any]], None],
+    restore_model: Callable[[Callable[[], None]], None],
     prepare: Callable[[], None],
     explain: Callable[[Exception], Exception],
     restored: Callable[[], None],
@@ -93,6 +94,7 @@ def around_restore(
             then first loaded so, which fails for one that needs more.
         loaded: Called with the contents of the chosen checkpoint, before anything of it is restored but what sharded
             strategies load themselves. It may change them.
+        restore_model: Called with what restores the model, at the end of which its weights are loaded.
         prepare: Called before loops, optimizers and schedules are restored from it, after ``on_fit_start``.
         explain: Returns the error to raise for an error in restoring the chosen checkpoint.
         restored: Called when everything has been restored, before the first batch.
@@ -122,7 +124,7 @@ def around_restore(
             more.update({} if weights_only is None else {"weights_only": weights_only})
         elif weights_only:
             explained(lambda: _load_without_code(checkpoint_path))
-        replace("restore_model", lambda: explained(original("restore_model")))
+        replace("restore_model", lambda: explained(lambda: restore_model(original("restore_model"))))
         replace("restore_training_state", lambda: explained(restore_training_state))
         # Strategies that shard restore the model and the optimizers here.
         explained(lambda: start(checkpoint_path, *args, **more))

@@ -97,6 +97,10 @@ class FitRestorer:
         self._arguments: Dict[str, Any] = {}
         # The model's and callbacks' state in the save, as hooks around its loading left it, until the training begins.
         self._checkpoint: Dict[str, Any] = {}
+        self._reads_checkpoint = False
+        # The weights of layers that configure_optimizers makes, and the error that is raised if it makes none.
+        self._late: Dict[str, Any] = {}
+        self._late_error: Optional[RuntimeError] = None
         # Of a save of the fit itself, whose hooks have run: the optimizers' options and the schedulers' states.
         self._is_own = False
         self._options: List[List[Mapping[str, Any]]] = []
@@ -133,8 +137,9 @@ class FitRestorer:
         self._is_own = record is not None
         # Callbacks that read the checkpoint themselves may load other weights of it, such as WeightAveraging.
         hook = self._namespace.module().Callback.on_load_checkpoint
-        reads = any(getattr(type(each), "on_load_checkpoint", hook) is not hook for each in callbacks_of(trainer))
-        self._checkpoint = {} if reads or is_sharded(trainer) else checkpoint
+        reads = (getattr(type(each), "on_load_checkpoint", hook) is not hook for each in callbacks_of(trainer))
+        self._reads_checkpoint = any(reads)
+        self._checkpoint = {} if is_sharded(trainer) else checkpoint
         ranks = self._saved["ranks"]
         self._own = ranks[trainer.global_rank] if trainer.global_rank < len(ranks) else {}
         same_world = self._saved["data"].get("world size") == trainer.world_size
@@ -167,10 +172,37 @@ class FitRestorer:
             adopt_checkpoints(trainer, checkpoint, self._saved["directory"], broadcast(trainer, real_path(directory)))
         restore_searches(self._namespace, trainer, pl_module, self._saved["finders"])
 
+    def restore_model(self, pl_module: Any, restore: Callable[[], None]) -> None:
+        """Let Lightning restore the model. Layers that ``configure_optimizers`` makes get their weights after it.
+
+        Args:
+            pl_module: The model.
+            restore: Calls ``on_load_checkpoint``, and loads the weights last.
+
+        Raises:
+            RuntimeError: The weights are not the model's.
+        """
+        try:
+            restore()
+        except RuntimeError as error:
+            state = self._checkpoint.get("state_dict", {})
+            found = pl_module.load_state_dict(state, strict=False) if self._is_own and state else None
+            if found is None or found.missing_keys or not found.unexpected_keys:
+                raise
+            self._late, self._late_error = {name: state[name] for name in found.unexpected_keys}, error
+
     def before_restore(self, trainer: Trainer) -> None:
-        """Prepare the trainer for the restore of loops and optimizers; sharded strategies have restored the latter."""
+        """Prepare the trainer for the restore of loops and optimizers; sharded strategies have restored the latter.
+
+        Raises:
+            RuntimeError: The save has weights that the model has not.
+        """
         if not self._saved:
             return
+        if self._late_error is not None:
+            if trainer.lightning_module.load_state_dict(self._late, strict=False).unexpected_keys:
+                raise self._late_error
+            self._late, self._late_error = {}, None
         # Loaders are made by attributes, and with those of the loops Lightning compares the epoch that it restores.
         # GradientAccumulationScheduler wants to see the program's value in on_train_start.
         accumulate = trainer.accumulate_grad_batches
@@ -203,7 +235,8 @@ class FitRestorer:
 
     def after_restore(self, trainer: Trainer) -> None:
         """Prepare loops and loaders after Lightning has restored its state."""
-        self._checkpoint = {key: self._checkpoint.get(key, {}) for key in ("state_dict", "callbacks")}
+        kept = () if self._reads_checkpoint else ("state_dict", "callbacks")
+        self._checkpoint = {key: self._checkpoint.get(key, {}) for key in kept}
         if self._is_own:
             self._options = optimizer_groups(trainer)
             self._schedules = [copy.deepcopy(each.state_dict()) for each in _schedulers(trainer)]

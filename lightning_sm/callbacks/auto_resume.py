@@ -47,6 +47,7 @@ __all__ = ["AutoResumeMixin", "resume_of"]
 _FROM_SCRATCH = (
     "Set sagemaker.resume to never, or sagemaker.checkpoint_dir to an empty directory, to train from scratch."
 )
+_LAYERS = "and make the model's layers in __init__, configure_model or configure_optimizers, not in later hooks"
 #: The file with the weights after ``on_train_end``, where callbacks change them there.
 _WEIGHTS = "weights.pt"
 
@@ -210,6 +211,7 @@ class AutoResumeMixin(Callback):
             trainer,
             choose=lambda path: self._choose(trainer, path),
             loaded=lambda checkpoint: self._after_load(trainer, pl_module, checkpoint),
+            restore_model=lambda restore: self._restorer.restore_model(pl_module, restore),
             prepare=lambda: self._restorer.before_restore(trainer),
             explain=self._explain,
             restored=lambda: self._after_restore(trainer, pl_module),
@@ -288,7 +290,7 @@ class AutoResumeMixin(Callback):
         if self._restorer.difference is not None:
             reason = f"{self._restorer.difference}: {reason}"
         problem = f"{self.resumed_from} does not fit this model or trainer: {reason}"
-        better = CheckpointError(problem, hint=f"Undo what has changed since it was saved. {_FROM_SCRATCH}")
+        better = CheckpointError(problem, hint=f"Undo what has changed since it was saved, {_LAYERS}. {_FROM_SCRATCH}")
         with suppress(CheckpointError), failure_reported(self._job):
             raise better
         return better

@@ -735,3 +735,22 @@ def test_layers_that_get_their_weights_with_the_first_batch(tmp_path, monkeypatc
 
     monkeypatch.setitem(LIBRARY, "lazy", lazy)
     assert differences("lazy", tmp_path, few) == {}
+
+
+def test_layers_that_configure_optimizers_makes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def late(pl, size):
+        class Late(net(pl)):
+            def configure_optimizers(self):
+                self.last = torch.nn.Linear(1, 1)
+                return torch.optim.Adam(self.parameters(), lr=0.01)
+
+            def loss(self, batch):
+                inputs, targets = batch
+                return torch.nn.functional.mse_loss(self.last(self.layers(inputs)), targets)
+
+        return Setup(Late(), shuffled(size))
+
+    monkeypatch.setitem(LIBRARY, "late", late)
+    assert differences("late", tmp_path, few) == {}
