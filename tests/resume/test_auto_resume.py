@@ -193,7 +193,7 @@ def test_a_changed_model_says_what_has_changed(job):
     message = str(caught.value)
     assert 'Missing key(s) in state_dict: "head.weight", "head.bias"' in message
     assert "size mismatch for layers.0.weight" in message
-    assert "HINT: Undo what has changed since it was saved. Set sagemaker.resume to never" in message
+    assert "HINT: Undo what has changed since it was saved, and make" in message
     model = tiny_model(pl)
     first, second = list(model.parameters())[:2], list(model.parameters())[2:]
     model.configure_optimizers = lambda: torch.optim.SGD([{"params": first}, {"params": second}], lr=0.05)
