@@ -185,11 +185,22 @@ class FitRestorer:
         try:
             restore()
         except RuntimeError as error:
-            state = self._checkpoint.get("state_dict", {})
-            found = pl_module.load_state_dict(state, strict=False) if self._is_own and state else None
-            if found is None or found.missing_keys or not found.unexpected_keys:
+            self._late = self._load_what_is_there(pl_module)
+            if not self._late:
                 raise
-            self._late, self._late_error = {name: state[name] for name in found.unexpected_keys}, error
+            self._late_error = error
+
+    def _load_what_is_there(self, pl_module: Any) -> Dict[str, Any]:
+        """Load the weights of the layers that are there, and return the others; none where anything else is wrong."""
+        state = self._checkpoint.get("state_dict", {})
+        if not (self._is_own and state):
+            return {}
+        try:
+            found = pl_module.load_state_dict(state, strict=False)
+        except RuntimeError:  # another shape
+            return {}
+        is_whole = found is not None and not found.missing_keys
+        return {name: state[name] for name in found.unexpected_keys} if is_whole else {}
 
     def before_restore(self, trainer: Trainer) -> None:
         """Prepare the trainer for the restore of loops and optimizers; sharded strategies have restored the latter.
