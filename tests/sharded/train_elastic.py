@@ -19,10 +19,9 @@ RANK = int(os.environ["RANK"])
 
 
 class Model(type(sharded_model(pl))):
-    first = None
-
     def on_train_start(self):
-        self.first = self.global_step
+        # An attribute would be restored.
+        os.environ["FIRST_STEP"] = str(self.global_step)
 
     def on_train_batch_end(self, *_):
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -51,7 +50,7 @@ def fit(folder, checkpoints=None):
     trainer, model = pl.Trainer(**settings), Model()
     pl.seed_everything(3)
     trainer.fit(model, loader(32, shuffle=True), loader(32))
-    return {"first": model.first, "last": trainer.global_step, "weights": weights(model)}
+    return {"first": int(os.environ["FIRST_STEP"]), "last": trainer.global_step, "weights": weights(model)}
 
 
 def main(folder):
