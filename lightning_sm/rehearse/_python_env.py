@@ -26,9 +26,10 @@ _REQUIREMENTS = "requirements.txt"
 _HOSTNAME_SCRIPT = "start_with_right_hostname.sh"
 # AWS's own builds and preloads a library that sets the host name, and starts the toolkit.
 _STAND_IN = '#!/usr/bin/env bash\nif [ "$1" = train ]; then train; else "$@"; fi\n'
-# A first line (#!) ends at a blank or after 127 characters, so that sh starts Python, to which the second line is a
-# string. pip's own scripts begin so, too.
-_START = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
+# A first line (#!) ends at a blank or after 127 characters: sh starts Python then, to which the second line is a string
+# as in pip's own scripts. The entry point knows the toolkit by the name of its process, which is Python's then.
+_MAX_FIRST_LINE = 127
+_BY_SHELL = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
 # Where the toolkit and SDK v3's driver look for torchrun.
 _AGENT = "from lightning_sm.rehearse._hyperpodrun import main\n\nmain()\n"
 
@@ -50,7 +51,7 @@ def create_python_env(request: RehearsalRequest, folder: RehearsalFolder) -> Tup
         notes.append(f"{_HOSTNAME_SCRIPT} is a stand-in here, which only starts the toolkit.")
     if request.options.launcher is not None:
         python = folder.python / "bin" / "python"
-        _write_script(folder.python / "bin" / "torchrun", _START.format(python=python) + _AGENT)
+        _write_script(folder.python / "bin" / "torchrun", _first_lines(python) + _AGENT)
         notes.append("hyperpodrun ran in a SageMaker container, told by a stand-in of HyperPod's operator to start.")
     names: Tuple[str, ...] = ()
     if folder.archive.exists():
@@ -91,7 +92,12 @@ def _create_venv(target: Path) -> None:
                 module, _, function = command.value.partition("[")[0].strip().partition(":")
                 code = f"import importlib, operator, sys\nfound = importlib.import_module({module.strip()!r})\n"
                 code += f"sys.exit(operator.attrgetter({function.strip()!r})(found)())\n"
-                _write_script(script, _START.format(python=python) + code)
+                _write_script(script, _first_lines(python) + code)
+
+
+def _first_lines(python: Path) -> str:
+    line = f"#!{python}\n"
+    return _BY_SHELL.format(python=python) if " " in line or len(line) > _MAX_FIRST_LINE else line
 
 
 def _write_script(path: Path, content: str) -> None:
