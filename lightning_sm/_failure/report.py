@@ -119,18 +119,18 @@ def report_uncaught() -> None:
             with _never_raising():
                 report(values[2])
 
-    def note_and_exit(status: Any = None, /) -> NoReturn:
-        error, caller = sys.exc_info()[1], sys._getframe(1)
+    def note(status: Any, caller: FrameType) -> None:
+        error = sys.exc_info()[1]
         with _never_raising():
             if _is_main_thread():
                 _note_exit(status, error, caller)
+
+    def note_and_exit(status: Any = None, /) -> NoReturn:
+        note(status, sys._getframe(1))
         exit_program(status)
 
     def note_and_quit(self: Quitter, code: Any = None) -> NoReturn:
-        error, caller = sys.exc_info()[1], sys._getframe(1)
-        with _never_raising():
-            if _is_main_thread():
-                _note_exit(code, error, caller)
+        note(code, sys._getframe(1))
         quit_program(self, code)
 
     def report_and_exit_at_once(status: int) -> NoReturn:

@@ -30,7 +30,7 @@ from lightning_sm._resume.held import (
     set_packed,
     value_of,
 )
-from lightning_sm._resume.optimizers import parameters_beside_model
+from lightning_sm._resume.optimizers import parameters_beside_model, schedulers_of
 from lightning_sm._resume.program import PROGRAM, is_projects, program_owners
 from lightning_sm._resume.values import (
     ITERATOR,
@@ -215,7 +215,7 @@ class Attributes:
         # What Lightning saves.
         saved = [*model.modules(), *model.parameters(), *trainer.optimizers]
         saved += [getattr(each, "optimizer", None) for each in trainer.optimizers]  # of DeepSpeed's
-        schedulers = list(_schedulers(trainer))
+        schedulers = [part for each in schedulers_of(trainer) for part in (each, *getattr(each, "_schedulers", ()))]
         saved += schedulers
         seen = set(map(id, saved))
         yield TRAINER, trainer
@@ -272,9 +272,7 @@ class Attributes:
                 left_out = (torch.Tensor, type(None))
             own = attributes_of(each)
             if owner.startswith(TRAINER):
-                is_trainer = owner == TRAINER
-                items = own.items()
-                own = {key: item for key, item in items if key in _ARGUMENTS or (is_trainer and _is_own(key, item))}
+                own = {name: value for name, value in own.items() if _is_of_trainer(owner, name, value)}
             elif owner.startswith(PROGRAM):
                 own = {name: value for name, value in own.items() if not name.startswith("__")}
             elif isinstance(each, torch.optim.Optimizer):
@@ -309,9 +307,10 @@ def _clocks() -> Tuple[float, ...]:
     return time.time(), time.monotonic(), time.perf_counter()
 
 
-def _is_own(name: str, value: Any) -> bool:
-    """Whether an attribute of a trainer may be the program's own, or one that Lightning leaves as it is."""
-    return type(value) in PLAIN and not name.startswith("_") and name != "should_stop"
+def _is_of_trainer(owner: str, name: str, value: Any) -> bool:
+    """Whether an attribute is an argument, or the trainer's own: the program's, or one that Lightning leaves alone."""
+    is_free = owner == TRAINER and type(value) in PLAIN and not name.startswith("_") and name != "should_stop"
+    return name in _ARGUMENTS or is_free
 
 
 def _classes_of(model: Any) -> Dict[str, str]:
@@ -351,13 +350,6 @@ def _restored_otherwise(trainer: Trainer) -> Set[Any]:
     found.update(address_of(value) for value in values if isinstance(value, torch.Tensor))
     found.update(sampler_generators(loaders_of(trainer)))
     return found - {None, 0}  # of tensors without numbers, such as parameters that are elsewhere
-
-
-def _schedulers(trainer: Trainer) -> Iterator[Any]:
-    """The schedulers, and those within others."""
-    for config in getattr(trainer, "lr_scheduler_configs", ()):
-        yield config.scheduler
-        yield from getattr(config.scheduler, "_schedulers", ())
 
 
 def _optimizers(trainer: Trainer) -> List[Any]:

@@ -17,6 +17,7 @@ __all__ = [
     "describe_optimizers",
     "make_optimizers",
     "parameters_beside_model",
+    "schedulers_of",
     "set_parameters_beside_model",
     "small_parameters_beside_model",
 ]
@@ -27,6 +28,11 @@ Description = Mapping[str, Sequence[Mapping[str, Any]]]
 
 class _NotMadeError(Exception):
     """Only the program can make an optimizer or scheduler."""
+
+
+def schedulers_of(trainer: Trainer) -> List[Any]:
+    """The learning rate schedulers; those within others are no part of the list."""
+    return [config.scheduler for config in getattr(trainer, "lr_scheduler_configs", ())]
 
 
 def describe_optimizers(trainer: Trainer) -> Description:

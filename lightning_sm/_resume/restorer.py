@@ -45,7 +45,7 @@ from lightning_sm._resume.data import (
 from lightning_sm._resume.data_values import set_sampler_state
 from lightning_sm._resume.gradients import set_gradients
 from lightning_sm._resume.model_state import restore_pruning, restore_searches, restore_weights
-from lightning_sm._resume.optimizers import make_optimizers, set_parameters_beside_model
+from lightning_sm._resume.optimizers import make_optimizers, schedulers_of, set_parameters_beside_model
 from lightning_sm._resume.random_state import set_process_state
 from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
@@ -65,10 +65,6 @@ def release_loaders(trainer: Trainer) -> None:
     """Give the loaders of the training their own samplers back, when the fit is over."""
     for loader in loaders_of(trainer):
         release_loader(loader)
-
-
-def _schedulers(trainer: Trainer) -> List[Any]:
-    return [config.scheduler for config in getattr(trainer, "lr_scheduler_configs", ())]
 
 
 class FitRestorer:
@@ -147,12 +143,11 @@ class FitRestorer:
         self._starts_epoch = not self._resumes_within_epoch
         ends_alike = self._saved["criteria"] == criteria
         has_ended = self._point is SavePoint.END and ends_alike
-        self.replays = has_ended and record is not None
+        self.replays = has_ended and self._is_own
         changed = with_large(self._own.get("attributes", {}), ranks[0]["attributes"], self._saved["large"])
         names = changed.pop(MADE, {})
-        self._made = {owner: {name: changed[owner].pop(name) for name in names[owner]} for owner in names}
-        if not ends_alike:
-            self._made = {}
+        made = {owner: {name: changed[owner].pop(name) for name in names[owner]} for owner in names}
+        self._made = made if ends_alike else {}
         self._changed = {owner: each for owner, each in changed.items() if not owner.startswith(TRAINER)}
         self._arguments = {
             owner: each
@@ -250,7 +245,7 @@ class FitRestorer:
         self._checkpoint = {key: self._checkpoint.get(key, {}) for key in kept}
         if self._is_own:
             self._options = optimizer_groups(trainer)
-            self._schedules = [copy.deepcopy(each.state_dict()) for each in _schedulers(trainer)]
+            self._schedules = [copy.deepcopy(each.state_dict()) for each in schedulers_of(trainer)]
         if self.replays:
             self._undo_skip = skip_training(trainer)
         self._waits = self._resumes_within_epoch
@@ -271,7 +266,7 @@ class FitRestorer:
         checkpoint, self._checkpoint = self._checkpoint, {}
         if checkpoint.get("state_dict"):
             restore_weights(trainer.lightning_module, checkpoint["state_dict"])
-        for scheduler, state in zip(_schedulers(trainer), self._schedules):
+        for scheduler, state in zip(schedulers_of(trainer), self._schedules):
             if not is_same(scheduler.state_dict(), state):
                 scheduler.load_state_dict(state)
         restore_optimizer_groups(trainer, self._options)

@@ -114,7 +114,7 @@ def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Tuple[D
 
 def numbers_among(values: Mapping[str, Any]) -> Dict[str, Any]:
     """The numbers, ``None`` among them, but no texts, which may be paths."""
-    return {name: each for name, each in values.items() if isinstance(each, (bool, int, float, type(None)))}
+    return {name: each for name, each in values.items() if isinstance(each, PLAIN) and not isinstance(each, str)}
 
 
 def without_numbers_of_what_was_made(
