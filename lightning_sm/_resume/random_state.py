@@ -5,7 +5,7 @@ import json
 import os
 import random
 import sys
-from types import BuiltinMethodType, MethodType, ModuleType
+from types import BuiltinMethodType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, Dict, Iterable, Iterator, Mapping, Tuple
 
 from lightning_sm._lightning.stand_in import original
@@ -184,7 +184,11 @@ def _has_attributes(kind: Any) -> bool:
     if kind in (MethodType, BuiltinMethodType):
         return True
     is_left_out = issubclass(kind, (type, ModuleType, torch.Tensor, torch.nn.Module))
-    return not is_left_out and kind.__module__.partition(".")[0] not in _WHOLE and kind.__dictoffset__ != 0
+    if is_left_out or kind.__module__.partition(".")[0] in _WHOLE:
+        return False
+    # A TypeVar of Python 3.12 keeps attributes and has no __dict__; a proxy's is a property, which may raise.
+    own = next((vars(base)["__dict__"] for base in kind.__mro__ if "__dict__" in vars(base)), None)
+    return isinstance(own, (GetSetDescriptorType, MemberDescriptorType))
 
 
 def _items_of(value: Any) -> Iterable[Tuple[Any, Any]]:

@@ -1,5 +1,7 @@
 import os
 import random
+from types import SimpleNamespace
+from typing import TypeVar
 
 import numpy
 import pytest
@@ -56,8 +58,15 @@ def test_generators_are_found_wherever_they_are_held_but_the_process_has_its_own
         def __getattr__(self, name):
             raise RuntimeError(name)
 
+    class Proxy:
+        @property
+        def __dict__(self):
+            raise RuntimeError("of no request")
+
     rng, generator = numpy.random.RandomState(1), torch.Generator()
     samples = [{"image": [0.0] * 50, "label": [1] * 50} for _ in range(100)]
     held = Holds(samples, {"a": [rng, 3]}, Holds(generator, rng), torch.nn.ParameterList(), random, Holds)
     assert generators_within(held) == {".held.1.0.0": rng, ".held.2.held.0": generator}
+    # A TypeVar of Python 3.12 has no __dict__.
+    assert generators_within([TypeVar("T"), Proxy(), SimpleNamespace(rng=rng)]) == {".2.rng": rng}
     assert generators_within([numpy.random.mtrand._rand, torch.default_generator, random._inst]) == {}
