@@ -77,9 +77,6 @@ def requirements(row: Row, *, pinned: bool) -> List[str]:
 def paths_of(row: Row) -> Tuple[str, ...]:
     """What pytest is given for a row."""
     chosen = [path for level, paths in _TESTS.items() if level <= row.level for path in paths]
-    if row == ROWS[-1]:
-        # The README's test command runs these with the same Lightning on another Python.
-        chosen = [path for path in chosen if path not in _TESTS[SupportLevel.FULL]]
     return tuple(path for path in chosen if not any(path != other and path.startswith(f"{other}/") for other in chosen))
 
 

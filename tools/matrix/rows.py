@@ -67,6 +67,6 @@ ROWS = (
     Row("3.8", "1.12.1", "1.5.10", _OLD, _BOLTS_5, images="pytorch-training 1.12"),
     Row("3.9", "1.13.1", "1.9.5", _NINE, _BOLTS_7, images="pytorch-training 1.13"),
     Row("3.10", "2.1.2", "2.1.4", _TWO, both=True, images="pytorch-training 2.1, 2.2"),
-    Row("3.11", "2.4.1", "2.5.0", both=True, images="pytorch-training 2.3 to 2.8 (up to 2.5 with SMDDP)"),
+    Row("3.12", "2.4.1", "2.5.0", both=True, images="pytorch-training 2.3 to 2.8 (up to 2.5 with SMDDP)"),
     Row("3.13", "2.15.0", "2.6.6", both=True, images="pytorch-training 2.10, pytorch 2.11 to 2.13"),
 )
