@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from typing import Dict, List, Optional, Tuple
 
 from lightning_sm.errors import RehearsalError
@@ -13,6 +14,7 @@ from lightning_sm.rehearse._request import Isolation, RehearsalRequest
 
 __all__ = [
     "TITLES",
+    "check_folders",
     "check_software",
     "choose_isolation",
     "namespace_options",
@@ -35,6 +37,22 @@ _TRIAL = (
     "mount -t overlay overlay -o lowerdir={lower},upperdir=/tmp/up,workdir=/tmp/work /tmp/image && "
     "mount -t proc proc /proc"
 )
+
+
+def check_folders(request: RehearsalRequest) -> None:
+    """Make the folders that results are copied to when the job has ended.
+
+    Raises:
+        RehearsalError: One cannot be written.
+    """
+    options = request.options
+    for flag, folder in (("--output-dir", options.output_dir), ("--checkpoint-dir", options.checkpoint_dir)):
+        try:
+            if folder is not None:
+                os.makedirs(folder, exist_ok=True)
+                tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise RehearsalError(f"{flag} {folder} cannot be written: {error}.", hint="Name another folder.") from error
 
 
 def check_software(request: RehearsalRequest) -> None:

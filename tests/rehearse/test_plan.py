@@ -10,7 +10,7 @@ from typing import Callable, List
 
 import pytest
 
-from lightning_sm.rehearse import Isolation, RehearsalError, _hyperpodrun
+from lightning_sm.rehearse import Isolation, RehearsalError, _hyperpodrun, rehearse
 from lightning_sm.rehearse import _checks as checks
 from lightning_sm.rehearse._container import prepare_container
 from lightning_sm.rehearse._network import host_commands, shaping_commands
@@ -33,6 +33,12 @@ def test_what_is_missing_names_the_extra(source: Path, monkeypatch: pytest.Monke
         RehearsalError, match=rf"{module} is not installed.*HINT: pip install 'lightning-sm\[rehearse\]'"
     ):
         checks.check_software(cli_request(source, "--distribution", "mpi", "plain.py"))
+
+
+@pytest.mark.parametrize("flag", ["--output-dir", "--checkpoint-dir"])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_job_runs(source: Path, flag: str) -> None:
+    with pytest.raises(RehearsalError, match=rf"{flag} .*/plain.py/x cannot be written: "):
+        rehearse(cli_request(source, flag, source / "plain.py" / "x", "plain.py"))
 
 
 _TWO_GROUPS = ["--instance-groups", "a=1:ml.m5.large,b=1:ml.m5.large"]
