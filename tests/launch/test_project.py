@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import time
 
 import pytest
 
@@ -90,6 +91,12 @@ def test_a_script_with_a_parser_of_its_own_is_stopped_behind_it(project):
     assert "The command line was not checked: train.py ended before: ModuleNotFoundError" in said("--lr", "0.1")
     (project / "train.py").write_text(f'"""Training CLI."""\n{SCRIPT.replace("argparse", "jsonargparse")}')
     assert said("--lr", "0.1") == ""
+    # It writes bytes that are no text, and starts a process that goes on.
+    helper = """import os, subprocess\nos.write(2, b"\\xff")\nsubprocess.Popen(["sleep", "20"])\n"""
+    (project / "train.py").write_text(f"{helper}{SCRIPT}")
+    started = time.monotonic()
+    assert said("--lr", "0.1") == ""
+    assert time.monotonic() - started < 20
     # No parser of its own, which could be stopped.
     (project / "train.py").write_text('"""Training CLI."""\nimport lightning_sm  # argparse\nopen("trained", "w")')
     assert said("--lr", "0.1") == ""
