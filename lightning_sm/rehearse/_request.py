@@ -436,7 +436,8 @@ def create_request(
     """
     source = Path(options.source_dir or ".").resolve()
     options = dataclasses.replace(options, source_dir=str(source))
-    if not (source / entry_point).is_file():
+    is_below = not Path(entry_point).is_absolute() and ".." not in Path(entry_point).parts
+    if not (is_below and (source / entry_point).is_file()):
         raise RehearsalError(
             f"The entry point {entry_point!r} is not a file in {source}.",
             hint="Its path is relative to --source-dir.",

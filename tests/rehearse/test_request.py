@@ -1,6 +1,7 @@
 """From options, folders and bodies to a request; what cannot be rehearsed is refused there."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -92,6 +93,8 @@ def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
     [
         ([], "'train.py' is not a file"),
         (["nope.py"], "'nope.py' is not a file"),
+        ([os.__file__], "os.py' is not a file in .*HINT: Its path is relative to --source-dir"),
+        (["x/../plain.py"], "is not a file"),
         (["plain.py", "--hosts", "2"], "--hosts behind 'plain.py' would be an argument of the program"),
         (["--hosts", "0", "plain.py"], "no InstanceCount"),
         (["--processes", "0", "--distribution", "mpi", "plain.py"], "--processes 0 must be"),
