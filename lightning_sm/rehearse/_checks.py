@@ -1,13 +1,16 @@
 """What is refused before anything starts: missing software, an isolation that this machine has not."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 from typing import Dict, List, Optional, Tuple
 
+from lightning_sm._sagemaker.topology import DEFAULT_PORT
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._plan import container_path, tools_path
 from lightning_sm.rehearse._request import Isolation, RehearsalRequest
@@ -145,4 +148,15 @@ def _unsuitable(request: RehearsalRequest, isolation: Isolation) -> Optional[str
         return "hosts without a network of their own cannot have --bandwidth or --latency"
     if request.distribution == "torch_distributed" and len(request.groups) > 1:
         return "each group is a world of its own at port 7777, which hosts of one network cannot share"
+    if request.distribution == "torch_distributed" and not _is_free(DEFAULT_PORT):
+        return f"port {DEFAULT_PORT}, at which the hosts would meet, is in use (another rehearsal?)"
     return None
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            trial.bind(("", port))
+            return True
+    return False

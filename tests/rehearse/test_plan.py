@@ -58,6 +58,17 @@ def test_an_isolation_that_does_not_fit(source: Path, arguments: List[str], isol
         checks.choose_isolation(cli_request(source, "--isolation", isolation, *arguments, "plain.py"))
 
 
+def test_loopback_hosts_cannot_meet_at_a_port_that_is_in_use(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a second rehearsal would join the world of the first."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setattr(checks, "DEFAULT_PORT", port)
+        arguments = ("--isolation", "loopback", "--distribution", "torch_distributed", "plain.py")
+        with pytest.raises(RehearsalError, match=f"port {port}, at which the hosts would meet, is in use"):
+            checks.choose_isolation(cli_request(source, *arguments))
+    assert checks.choose_isolation(cli_request(source, *arguments)) == "loopback"
+
+
 def test_loopback_hosts_have_addresses_in_the_order_of_any_names(plan: Callable[..., RehearsalPlan]) -> None:
     for names, expected in (("algo-10,algo-2", ("127.0.0.2", "127.0.0.1")), ("head,tail", ("127.0.0.1", "127.0.0.2"))):
         made = plan("--hosts", 2, "--host-names", names, isolation="loopback")
