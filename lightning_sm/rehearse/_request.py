@@ -524,4 +524,9 @@ def _address(name: str, data: Mapping[str, Any], mode: str) -> str:
     path = Path(uri[len("file://") :] if uri.startswith("file://") else uri).resolve()
     if not uri or not path.exists():
         raise RehearsalError(f"Channel {name}: {uri!r} is neither an s3:// prefix nor an existing folder.", hint=hint)
+    if not path.is_file() and not any(each.is_file() for each in path.rglob("*")):
+        raise RehearsalError(
+            f"Channel {name}: {path} has no files, and SageMaker refuses to start a job with an empty channel.",
+            hint=hint,
+        )
     return str(path)

@@ -122,6 +122,15 @@ def test_bad_arguments_say_what_is_wrong(source: Path, arguments: List[str], tol
         cli_request(source, *arguments)
 
 
+def test_a_channel_without_files(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "data" / "inner").mkdir(parents=True)
+    words = ("--channel", f"training={tmp_path / 'data'}", "plain.py")
+    with pytest.raises(LightningSMError, match="data has no files, and SageMaker refuses"):
+        cli_request(source, *words)
+    (tmp_path / "data" / "inner" / "1.csv").touch()
+    assert cli_request(source, *words).channels[0].path == (tmp_path / "data").resolve()
+
+
 def test_a_body_and_the_local_folders_in_its_place(source: Path, tmp_path: Path) -> None:
     (tmp_path / "body.json").write_text(json.dumps(BODY))
     made = cli_request(source, "--request", tmp_path / "body.json")
