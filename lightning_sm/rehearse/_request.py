@@ -214,8 +214,8 @@ class RehearsalRequest:
                 f"CheckpointConfig.LocalPath {self.checkpoint_path!r} cannot be rehearsed.",
                 hint="Use a folder below /opt/ml.",
             )
-        # Both raise where the body cannot be rehearsed.
-        _ = self.groups, self.channels
+        # Each raises where the body cannot be rehearsed.
+        _ = self.groups, self.channels, self.distribution_hosts, self.command, self.output_uri
 
     @cached_property
     def _body(self) -> Dict[str, Any]:
@@ -497,8 +497,13 @@ def request_from_body(body: Mapping[str, Any], options: RehearsalOptions = Rehea
         >>> request.job_name, request.hosts
         ('job-1', ('algo-1', 'algo-2'))
     """
-    # describe_training_job has times in it.
-    return RehearsalRequest(json.dumps(dict(body), default=str), options)
+    try:
+        # describe_training_job has times in it.
+        return RehearsalRequest(json.dumps(dict(body), default=str), options)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RehearsalError(
+            f"This is not the body of a CreateTrainingJob request ({type(error).__name__}: {error}).", hint=_BODY_HINT
+        ) from error
 
 
 def _value(text: Optional[str]) -> Any:

@@ -168,6 +168,8 @@ def test_a_choice_of_instances_and_a_job_without_a_network(source: Path) -> None
     [
         ({}, "not the body of a CreateTrainingJob request"),
         ({**BODY, "HyperParameters": {"a": 1}}, "is not a string"),
+        ({**BODY, "InputDataConfig": [{}]}, "not the body of a .* request .KeyError: 'ChannelName'"),
+        ({**BODY, "CheckpointConfig": {"LocalPath": None}}, "not the body of a .* request .AttributeError"),
         ({**BODY, "ResourceConfig": {"InstanceCount": 1}}, "no InstanceType"),
         ({**BODY, "InputDataConfig": [{"ChannelName": "a", "InputMode": "Pipe"}]}, "only S3Prefix"),
         ({**BODY, "InputDataConfig": [{"ChannelName": "a"}]}, "neither an s3://"),
