@@ -100,6 +100,12 @@ def parse(parser: jsonargparse.ArgumentParser, given: Union[Sequence[str], Mappi
     except argparse.ArgumentError as error:
         text = " ".join(str(error).split())
         raise HyperparameterError(f"{text}.", hint=_advice(parser, text)) from error
+    except UnicodeDecodeError as error:
+        raise HyperparameterError(f"A file with settings is not UTF-8: {error}.", hint="Save it as UTF-8.") from error
+    for action in parser._actions:
+        # A section of the file below which nothing stands, or comments only.
+        if action.default in ({}, []) and read[action.dest] is None:
+            read[action.dest] = type(action.default)()
     found: Dict[str, Any] = read.as_dict()
     for key in [key for key in found if key.startswith("typed_")]:
         typed, name = found.pop(key), key.partition("_")[2]
