@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 import time
 
 import pytest
@@ -159,6 +160,15 @@ def test_requirements_that_the_image_cannot_have(project, requirements, message)
         (project / "inner" / f"{name}.txt").write_text(text)
     (project / "requirements.txt").write_text(requirements)
     assert (message in said()) if message else said() == ""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python lists the modules of packages from 3.10 on")
+def test_imports_of_what_is_not_installed_here(project):
+    """A module's name is not always its package's: `pip install sklearn` fails, and the images have scikit-learn."""
+    (project / "train.py").write_text("import cv2, sklearn, none_such\nimport lightning_sm\n")
+    (text,) = said().splitlines()
+    assert text.startswith("train.py imports none_such, which requirements.txt does not name")
+    assert "HINT: Add the package that has it to requirements.txt" in text
 
 
 def test_config_files_that_are_not_packed(project):
