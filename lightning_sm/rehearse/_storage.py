@@ -170,7 +170,7 @@ def _download(uri: str, folder: Path, *, needed: bool = True) -> None:
     if needed and not keys:
         raise RehearsalError(
             f"{uri} is empty, and SageMaker refuses to start a job with an empty channel.",
-            hint="Upload the data first.",
+            hint="Upload the data, or give the folder that launch will upload: --channel NAME=PATH.",
         )
 
 

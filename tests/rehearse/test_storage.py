@@ -37,7 +37,7 @@ def files(folder: Path) -> List[str]:
 @pytest.mark.full
 def test_one_object_is_a_channel_and_none_is_an_error(s3: S3, tmp_path: Path) -> None:
     s3.update({"code.tar.gz": b"c"})
-    with pytest.raises(RehearsalError, match="s3://logs/data is empty"):
+    with pytest.raises(RehearsalError, match=r"s3://logs/data is empty.*HINT.*--channel NAME=PATH"):
         storage.download_inputs(request(), RehearsalFolder(tmp_path))
     s3.update({"data": b"1"})
     fetched = storage.download_inputs(request(), RehearsalFolder(tmp_path))
