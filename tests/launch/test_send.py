@@ -152,6 +152,12 @@ def test_a_folder_as_a_channel_is_uploaded_once(aws, run, project):
     assert run("launch", *words, "--name", "job-3").status == 0
     assert address("job-3") != first
     assert "is not the data of the request" in run("launch", *words, "--request", "request.json", options=()).err
+    # The folder has to be given again where no job has uploaded it.
+    assert run("launch", "--request", "request.json", options=()).status == 0
+    (project / "data" / "a.bin").write_bytes(b"d" * 1000)
+    (project / "request.json").write_text(run("launch", *words, "--name", "job-5", "--dry-run").out)
+    shown = run("launch", "--request", "request.json", options=())
+    assert (shown.status, "HINT: Give it again: --channel training=FOLDER." in shown.err) == (1, True)
 
 
 SERIES = ("train-0a1b2c/fit-0/step-8.ckpt", "train-0a1b2c/fit-0/step-8.json", "train-0a1b2c/fit-0/fit.json")
