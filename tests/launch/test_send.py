@@ -228,6 +228,11 @@ def test_no_network(aws, run, monkeypatch, address, options, said):
     assert re.search(said, shown.err)
 
 
+def test_a_name_that_no_bucket_can_have(aws, run):
+    shown = run("launch", "--bucket", "my bucket", options=NO_BUCKET)
+    assert re.search("PutObject.* failed: .*Invalid bucket name.*HINT: Correct what is named", shown.err)
+
+
 @pytest.mark.parametrize("status", [200, 403])
 def test_the_page_of_a_proxy_is_one_line(aws, run, monkeypatch, status):
     from werkzeug.serving import make_server
