@@ -7,6 +7,7 @@ from typing import Any, Dict, List
 
 import pytest
 
+from lightning_sm._options import _advice
 from lightning_sm.errors import LightningSMError
 from lightning_sm.rehearse import (
     RehearsalError,
@@ -14,6 +15,7 @@ from lightning_sm.rehearse import (
     create_request,
     request_from_body,
 )
+from lightning_sm.rehearse._command import _parser
 from lightning_sm.rehearse._comparison import differences
 from tests.helpers.rehearsal import cli_request, needs
 
@@ -120,6 +122,14 @@ def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
 def test_bad_arguments_say_what_is_wrong(source: Path, arguments: List[str], told: str) -> None:
     with pytest.raises(LightningSMError, match=told):
         cli_request(source, *arguments)
+
+
+def test_no_option_is_a_tuple() -> None:
+    """jsonargparse 4.21, which Lightning 1.5 needs, refuses an empty one: the command could not be used at all."""
+    parser = _parser()
+    assert [each.dest for each in parser._actions if "Tuple" in str(getattr(each, "_typehint", ""))] == []
+    for text in ('No action for destination key "hosst" to check its value.', "Unrecognized arguments: --hosst"):
+        assert _advice(parser, text) == "Did you mean --hosts?"
 
 
 def test_a_channel_without_files(source: Path, tmp_path: Path) -> None:
