@@ -115,7 +115,7 @@ def _exit_status(name: str, command: Callable[[], Optional[int]]) -> Optional[in
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = command()
-        sys.stdout.flush()
+        print(end="", flush=True)  # where there is no output (`>&-`), too
         return status
     except LightningSMError as error:
         print(f"lightning-sm {name}: {error}", file=sys.stderr)

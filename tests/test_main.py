@@ -126,3 +126,5 @@ def test_an_output_of_another_encoding_shows_what_it_can(monkeypatch):
     monkeypatch.setattr("lightning_sm.launch.logs", lambda args: print("épochs → 5"))
     assert entry.main(["logs", "job-1"]) is None
     assert output.buffer.getvalue() == rb"\xe9pochs \u2192 5" + b"\n"
+    monkeypatch.setattr(sys, "stdout", None)
+    assert entry.main(["logs", "job-1"]) is None
