@@ -1,6 +1,8 @@
 """The console script ``lightning-sm``: ``lightning-sm fit …`` is ``python -m lightning_sm.cli fit …``."""
 
+import errno
 import importlib
+import io
 import os
 import signal
 import sys
@@ -108,17 +110,25 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
 
 def _exit_status(name: str, command: Callable[[], Optional[int]]) -> Optional[int]:
     """Run a command and return its exit status: its own, or that of an error, which is one line on stderr."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal, a file or a pipe of another encoding than UTF-8 must not end it at a letter of a log.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = command()
-        sys.stdout.flush()
+        print(end="", flush=True)  # where there is no output (`>&-`), too
         return status
     except LightningSMError as error:
         print(f"lightning-sm {name}: {error}", file=sys.stderr)
-        return 2 if name in ("rehearse", "plan") else 1
     except BrokenPipeError:
         # Who reads the output has ended, as `head` does; what is left of it must not fail when Python exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.filename is None and error.errno != errno.ENOSPC:
+            raise  # not of a file
+        hint = "Check the rights and the space there; TMPDIR names the folder for temporary files."
+        print(f"lightning-sm {name}: {error}. HINT: {hint}", file=sys.stderr)
+    return 2 if name in ("rehearse", "plan") else 1
 
 
 def _unknown(word: str) -> str:

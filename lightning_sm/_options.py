@@ -74,8 +74,8 @@ def add_options(
             group.add_argument(
                 several,
                 dest=f"{prefix}{name}",
-                # Of a Dict jsonargparse would read texts as YAML once more.
-                type=dict if is_mapping else kind,
+                # Of a Dict jsonargparse would read texts as YAML once more, and to 4.21 no Tuple may be empty.
+                type=dict if is_mapping else List[str],
                 default={} if is_mapping else [],
                 help=argparse.SUPPRESS,
             )
@@ -100,6 +100,12 @@ def parse(parser: jsonargparse.ArgumentParser, given: Union[Sequence[str], Mappi
     except argparse.ArgumentError as error:
         text = " ".join(str(error).split())
         raise HyperparameterError(f"{text}.", hint=_advice(parser, text)) from error
+    except UnicodeDecodeError as error:
+        raise HyperparameterError(f"A file with settings is not UTF-8: {error}.", hint="Save it as UTF-8.") from error
+    for action in parser._actions:
+        # A section of the file below which nothing stands, or comments only.
+        if action.default in ({}, []) and read[action.dest] is None:
+            read[action.dest] = type(action.default)()
     found: Dict[str, Any] = read.as_dict()
     for key in [key for key in found if key.startswith("typed_")]:
         typed, name = found.pop(key), key.partition("_")[2]
@@ -111,10 +117,11 @@ def parse(parser: jsonargparse.ArgumentParser, given: Union[Sequence[str], Mappi
 
 
 def _advice(parser: jsonargparse.ArgumentParser, text: str) -> str:
-    named = re.search(r"unrecognized arguments: (--[\w-]+)|'([\w.-]+)' is not accepted", text)
+    # The second of each is jsonargparse 4.21's.
+    named = re.search(r"[uU]nrecognized arguments: --([\w-]+)|'([\w.-]+)' is not acc|key \"([\w.-]+)\" to check", text)
     if named is None:
         return f"`{parser.prog} --help` lists all options."
-    option = named[1] or f"--{named[2].rpartition('.')[2]}".replace("_", "-")
+    option = f"--{str(named[named.lastindex or 1]).rpartition('.')[2]}".replace("_", "-")
     meant = _NAMES_OF_SDKS.get(option, option)
     close = difflib.get_close_matches(meant, options_of(parser), 1)
     return f"Did you mean {close[0]}?" if close else f"`{parser.prog} --help` lists all options."

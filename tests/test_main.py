@@ -1,8 +1,11 @@
+import errno
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
@@ -99,3 +102,29 @@ def test_help_shows_every_command(capsys):
     assert entry.main(["--help"]) == 0
     shown = re.split(r"[\s,]+", capsys.readouterr().out)
     assert {*SUBCOMMANDS, *entry._COMMANDS, *entry._SUBCOMMANDS, "--version"} <= set(shown)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "[Errno 28] No space left on device. HINT: Check"),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), "[Errno 13] Permission denied: 'x'. HINT: Check"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_one_line(error, told, monkeypatch, capsys):
+    monkeypatch.setattr("lightning_sm.launch.artifacts", mock.Mock(side_effect=error))
+    assert entry.main(["artifacts", "job-1"]) == 1
+    assert capsys.readouterr().err.startswith(f"lightning-sm artifacts: {told}")
+    monkeypatch.setattr("lightning_sm.launch.artifacts", mock.Mock(side_effect=ConnectionResetError()))
+    with pytest.raises(ConnectionResetError):
+        entry.main(["artifacts", "job-1"])
+
+
+def test_an_output_of_another_encoding_shows_what_it_can(monkeypatch):
+    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setattr("lightning_sm.launch.logs", lambda args: print("épochs → 5"))
+    assert entry.main(["logs", "job-1"]) is None
+    assert output.buffer.getvalue() == rb"\xe9pochs \u2192 5" + b"\n"
+    monkeypatch.setattr(sys, "stdout", None)
+    assert entry.main(["logs", "job-1"]) is None

@@ -4,10 +4,12 @@ import json
 import re
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from jsonargparse import ArgumentParser
 
@@ -26,10 +28,10 @@ from lightning_sm.launch._request import (
     default_name,
     local_channels,
 )
-from lightning_sm.launch._send import account_of, send, session_in
+from lightning_sm.launch._send import account_of, api_errors, send, session_in
 from lightning_sm.launch._settings import LaunchSettings, TuningSettings, settings_in
 from lightning_sm.launch._tuning import create_tuning_request, draw
-from lightning_sm.launch._upload import address_of_content
+from lightning_sm.launch._upload import address_of_content, bucket_and_key, objects_below
 from lightning_sm.launch._watch import follow
 
 __all__ = ["check_arguments", "check_project", "main", "tune"]
@@ -170,6 +172,8 @@ def _pack_and_send(request: JobRequest, settings: LaunchSettings, session: Any) 
                 f"The channel {folder} is not the data of the request ({address or 'it has no such channel'}).",
                 hint="Write the request again with --dry-run.",
             )
+    sent = {address for _, address in data}
+    _refuse_absent({name: uri for name, uri in addresses.items() if uri not in sent}, session)
     with tempfile.TemporaryDirectory() as place:
         archive: Optional[Path] = None
         if request.archive_uri:
@@ -177,6 +181,23 @@ def _pack_and_send(request: JobRequest, settings: LaunchSettings, session: Any) 
             packed = pack_source(Path(settings.source_dir), archive, allowed=settings.allow_files)
             print(f"Source of {settings.source_dir}: {packed}", file=sys.stderr)
         return send(request, archive, session, start=settings.from_checkpoint, data=data)
+
+
+def _refuse_absent(addresses: Mapping[str, str], session: Any) -> None:
+    """Raise if a channel of a request is a local folder that no job has uploaded: the job would find nothing there."""
+    for name, uri in addresses.items():
+        if re.search(rf"/channels/{re.escape(name)}-[0-9a-f]{{16}}$", uri) is None:
+            continue
+        there: List[Tuple[str, int]] = []
+        with api_errors(f"s3:ListBucket of {uri}"):
+            client = session.client("s3")
+            with suppress(client.exceptions.NoSuchBucket):
+                there += islice(objects_below(client, *bucket_and_key(f"{uri}/")), 1)
+        if not there:
+            raise LaunchError(
+                f"The channel {name} of the request is a folder that is not uploaded yet: nothing is at {uri}.",
+                hint=f"Give it again: --channel {name}=FOLDER.",
+            )
 
 
 def _written(body: Dict[str, Any], name: Optional[str]) -> JobRequest:

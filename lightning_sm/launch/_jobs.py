@@ -1,5 +1,6 @@
 """The commands for jobs that were sent: ``jobs``, ``logs``, ``stop`` and ``artifacts`` of ``lightning-sm``."""
 
+import gzip
 import json as json_module
 import sys
 import tarfile
@@ -184,7 +185,7 @@ def _fetch(session: Any, uri: str, folder: Path, hint: str) -> List[str]:
         try:
             with tarfile.open(archive) as packed:
                 return _unpack(packed, folder)
-        except (OSError, EOFError, tarfile.TarError) as error:
+        except (gzip.BadGzipFile, EOFError, tarfile.TarError) as error:
             raise LaunchError(
                 f"{uri} cannot be unpacked: {error}.", hint="Was the job stopped while it uploaded?"
             ) from error

@@ -78,14 +78,18 @@ def read_line(
             "TRAINING_JOB_NAME": body["TrainingJobName"],
             "SM_NUM_GPUS": "0",
         }
+        errors = Path(base, "stderr")
         try:
-            done = subprocess.run(
-                command, cwd=source_dir, env=environ, capture_output=True, text=True, timeout=_TIMEOUT, check=False,
-                stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+            # A file, since a process that the program has started may keep a pipe open.
+            with errors.open("wb") as file:
+                done = subprocess.run(
+                    command, cwd=source_dir, env=environ, timeout=_TIMEOUT, check=False,
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
+                )  # fmt: skip
         except subprocess.TimeoutExpired:
             return ReadLine(f"{entry_point} had not read its command line after {_TIMEOUT:.0f} s")
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        said = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = said[-1] if said else f"exit code {done.returncode}"
         if not answer.is_file():
             return ReadLine(f"{entry_point} ended before: {last}")
         found: Dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))

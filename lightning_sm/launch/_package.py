@@ -29,6 +29,7 @@ _SECRET_NAMES = (
     ".env", ".env.*", "*.pem", "*.p12", "*.pfx", "*.key", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".netrc",
     "credentials", "credentials.json", ".pypirc", ".git-credentials", "kubeconfig", "*.kdbx", "*.jks",
 )  # fmt: skip
+_VENV = "pyvenv.cfg"
 _LARGE = 100 * 1024 * 1024
 _REQUIREMENTS = "requirements.txt"
 # A requirement of this package: its name, or the path or address of an archive of it.
@@ -119,13 +120,17 @@ def packed_files(source_dir: Path) -> List[str]:
 
 def _files(root: Path, folder: Path) -> Iterator[str]:
     """Yield the files to pack in a folder, relative to the root."""
-    for name in _listed(folder):
+    names = _listed(folder)
+    # Python marks a virtual environment by this file, whatever its folder is called.
+    environments = tuple(name[: -len(_VENV)] for name in names if name.endswith(f"/{_VENV}"))
+    for name in names:
         path = folder / name
-        if not set(PurePosixPath(name).parts).isdisjoint(_NEVER):
+        if not set(PurePosixPath(name).parts).isdisjoint(_NEVER) or name.startswith(environments):
             continue
         if path.is_file():
             yield path.relative_to(root).as_posix()
-        elif path.is_dir() and any(path.iterdir()):  # a link, a submodule, or another repository
+        elif path.is_dir() and any(path.iterdir()) and not (path / _VENV).exists():
+            # A link, a submodule, or another repository.
             here, target, top = path.parent.resolve(), path.resolve(), root.resolve()
             if path.is_symlink() and (target in (here, *here.parents) or top in (target, *target.parents)):
                 raise LaunchError(

@@ -46,6 +46,8 @@ _IN_IMAGES = (
     "sagemaker-pytorch-training", "sagemaker-experiments", "matplotlib", "seaborn", "bokeh", "plotly", "imageio",
     "psutil", "pyyaml", "mpi4py", "cython", "requests", "tqdm", "packaging", "numba", "ninja", "click", "cloudpickle",
     "ipython", "smdistributed-dataparallel", "apex", "flash-attn", "setuptools", "pip", "wheel", "lightning-sm",
+    # Modules of these by other names, since not all of them are installed here.
+    "sklearn", "cv2", "pil", "yaml", "mpl-toolkits", "pkg-resources", "smdistributed",
 )  # fmt: skip
 
 
@@ -335,12 +337,12 @@ def _of_imports(files: Collection[str], named: Collection[str], code: Mapping[st
     # It reads the files of all packages here, which takes a second where there are many.
     owners = importlib.metadata.packages_distributions() if unknown else {}
     for module in unknown:
-        packages = {canonicalize_name(each) for each in owners.get(module, ())} or {canonicalize_name(module)}
+        packages = {canonicalize_name(each) for each in owners.get(module, ())}
         if packages.isdisjoint(brought):
             yield Finding(
                 "requirements",
                 f"{places[module]} imports {module}, which {_REQUIREMENTS} does not name and AWS's images do not have.",
-                f"Add {sorted(packages)[0]} to {_REQUIREMENTS} in the source folder.",
+                f"Add {min(packages, default='the package that has it')} to {_REQUIREMENTS} in the source folder.",
             )
 
 

@@ -221,7 +221,13 @@ def api_errors(what: str, *, hint: str = "") -> Iterator[None]:
         LaunchError: The call failed.
     """
     from boto3.exceptions import Boto3Error
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+    from botocore.exceptions import (
+        BotoCoreError,
+        ClientError,
+        NoCredentialsError,
+        ParamValidationError,
+        PartialCredentialsError,
+    )
     from botocore.parsers import ResponseParserError
 
     try:
@@ -239,10 +245,10 @@ def api_errors(what: str, *, hint: str = "") -> Iterator[None]:
         # boto3's transfers raise errors of their own for those of the service.
         refused = error if isinstance(error, ClientError) else error.__context__
         if not isinstance(refused, ClientError):
-            raise LaunchError(
-                f"{what} failed: {_shortened(error)}.",
-                hint="Check the network, the region (--region, AWS_REGION) and AWS_ENDPOINT_URL.",
-            ) from error
+            advice = "Check the network, the region (--region, AWS_REGION) and AWS_ENDPOINT_URL."
+            if isinstance(error, ParamValidationError):
+                advice = "Correct what is named here; nothing was asked of AWS."
+            raise LaunchError(f"{what} failed: {_shortened(error)}.", hint=advice) from error
         advice = _advice(refused) or hint or "AWS's message says why."
         raise LaunchError(f"{what} failed: {_shortened(error)}.", hint=advice) from error
 

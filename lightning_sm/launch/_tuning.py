@@ -80,6 +80,11 @@ def _search(tuning: TuningSettings) -> Dict[str, Any]:
         kind, sent = _range(name, given)
         ranges[kind].append({"Name": name, **sent})
     jobs = tuning.max_jobs
+    # https://docs.aws.amazon.com/sagemaker/latest/dg/automatic-model-tuning-how-it-works.html
+    if tuning.strategy == "Grid" and (ranges["Continuous"] or ranges["Integer"]):
+        raise LaunchError(
+            "--strategy Grid takes lists of values, and a range has ends.", hint="Write it as a list, as [1, 2, 4]."
+        )
     if tuning.strategy == "Grid" and jobs is None:
         jobs = math.prod(len(each["Values"]) for each in ranges["Categorical"])
     return {
@@ -116,10 +121,11 @@ def _range(name: str, given: Any) -> Tuple[str, Dict[str, Any]]:
             hint="Give type: continuous, or type: integer with integer ends.",
         )
     # https://docs.aws.amazon.com/sagemaker/latest/dg/automatic-model-tuning-define-ranges.html
-    if low > high or (scale == "log" and low <= 0) or (scale == "reverse_log" and not 0 <= low <= high < 1):
+    is_scaled = {"log": low > 0, "reverse_log": 0 <= low <= high < 1}.get(scale, True)
+    if not (is_scaled and -math.inf < low <= high < math.inf):
         raise LaunchError(
             f"--range {name} from {low} to {high} cannot have the scale {scale}.",
-            hint="max is not below min; log needs numbers above 0, and reverse_log numbers from 0 to below 1.",
+            hint="Ends are finite, max is not below min; log needs numbers above 0, reverse_log from 0 to below 1.",
         )
     return kind.title(), {"MinValue": str(low), "MaxValue": str(high), "ScalingType": _SCALES[scale]}
 

@@ -1,18 +1,23 @@
 """What is refused before anything starts: missing software, an isolation that this machine has not."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from typing import Dict, List, Optional, Tuple
 
+from lightning_sm._sagemaker.topology import DEFAULT_PORT
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._plan import container_path, tools_path
 from lightning_sm.rehearse._request import Isolation, RehearsalRequest
 
 __all__ = [
     "TITLES",
+    "check_folders",
     "check_software",
     "choose_isolation",
     "namespace_options",
@@ -35,6 +40,22 @@ _TRIAL = (
     "mount -t overlay overlay -o lowerdir={lower},upperdir=/tmp/up,workdir=/tmp/work /tmp/image && "
     "mount -t proc proc /proc"
 )
+
+
+def check_folders(request: RehearsalRequest) -> None:
+    """Make the folders that results are copied to when the job has ended.
+
+    Raises:
+        RehearsalError: One cannot be written.
+    """
+    options = request.options
+    for flag, folder in (("--output-dir", options.output_dir), ("--checkpoint-dir", options.checkpoint_dir)):
+        try:
+            if folder is not None:
+                os.makedirs(folder, exist_ok=True)
+                tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise RehearsalError(f"{flag} {folder} cannot be written: {error}.", hint="Name another folder.") from error
 
 
 def check_software(request: RehearsalRequest) -> None:
@@ -127,4 +148,15 @@ def _unsuitable(request: RehearsalRequest, isolation: Isolation) -> Optional[str
         return "hosts without a network of their own cannot have --bandwidth or --latency"
     if request.distribution == "torch_distributed" and len(request.groups) > 1:
         return "each group is a world of its own at port 7777, which hosts of one network cannot share"
+    if request.distribution == "torch_distributed" and not _is_free(DEFAULT_PORT):
+        return f"port {DEFAULT_PORT}, at which the hosts would meet, is in use (another rehearsal?)"
     return None
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            trial.bind(("", port))
+            return True
+    return False

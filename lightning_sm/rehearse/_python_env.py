@@ -16,6 +16,7 @@ import venv
 from pathlib import Path
 from typing import List, Tuple
 
+from lightning_sm._failure import redact_patterns
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._plan import RehearsalFolder, container_path
 from lightning_sm.rehearse._request import RehearsalRequest
@@ -120,12 +121,18 @@ def _install(folder: RehearsalFolder) -> None:
     )
     shutil.rmtree(source, ignore_errors=True)
     if done.returncode != 0:
-        lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
-        error = next((line for line in reversed(lines) if line.startswith("ERROR:")), lines[-1] if lines else "")
         raise RehearsalError(
-            f"pip cannot install {_REQUIREMENTS}: {error}",
+            f"pip cannot install {_REQUIREMENTS}: {_error_of_pip(done.stdout.decode('utf-8', 'replace'))}",
             hint="On SageMaker the job would fail too. --no-requirements rehearses without it.",
         )
+
+
+def _error_of_pip(output: str) -> str:
+    """What pip says last of an error, behind the last line of a build or of git, where one of them failed."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    inner = [line for line, following in zip(lines, lines[1:]) if following == "[end of output]"]
+    errors = [line for line in lines if line.startswith("ERROR:")]
+    return redact_patterns("; ".join([*inner[-1:], *errors[-1:]] or lines[-1:]))
 
 
 def _remove_requirements(archive: Path) -> None:

@@ -214,8 +214,8 @@ class RehearsalRequest:
                 f"CheckpointConfig.LocalPath {self.checkpoint_path!r} cannot be rehearsed.",
                 hint="Use a folder below /opt/ml.",
             )
-        # Both raise where the body cannot be rehearsed.
-        _ = self.groups, self.channels
+        # Each raises where the body cannot be rehearsed.
+        _ = self.groups, self.channels, self.distribution_hosts, self.command, self.output_uri
 
     @cached_property
     def _body(self) -> Dict[str, Any]:
@@ -436,7 +436,8 @@ def create_request(
     """
     source = Path(options.source_dir or ".").resolve()
     options = dataclasses.replace(options, source_dir=str(source))
-    if not (source / entry_point).is_file():
+    is_below = not Path(entry_point).is_absolute() and ".." not in Path(entry_point).parts
+    if not (is_below and (source / entry_point).is_file()):
         raise RehearsalError(
             f"The entry point {entry_point!r} is not a file in {source}.",
             hint="Its path is relative to --source-dir.",
@@ -496,8 +497,13 @@ def request_from_body(body: Mapping[str, Any], options: RehearsalOptions = Rehea
         >>> request.job_name, request.hosts
         ('job-1', ('algo-1', 'algo-2'))
     """
-    # describe_training_job has times in it.
-    return RehearsalRequest(json.dumps(dict(body), default=str), options)
+    try:
+        # describe_training_job has times in it.
+        return RehearsalRequest(json.dumps(dict(body), default=str), options)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RehearsalError(
+            f"This is not the body of a CreateTrainingJob request ({type(error).__name__}: {error}).", hint=_BODY_HINT
+        ) from error
 
 
 def _value(text: Optional[str]) -> Any:
@@ -523,4 +529,9 @@ def _address(name: str, data: Mapping[str, Any], mode: str) -> str:
     path = Path(uri[len("file://") :] if uri.startswith("file://") else uri).resolve()
     if not uri or not path.exists():
         raise RehearsalError(f"Channel {name}: {uri!r} is neither an s3:// prefix nor an existing folder.", hint=hint)
+    if not path.is_file() and not any(each.is_file() for each in path.rglob("*")):
+        raise RehearsalError(
+            f"Channel {name}: {path} has no files, and SageMaker refuses to start a job with an empty channel.",
+            hint=hint,
+        )
     return str(path)

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Iterator, Optional, TextIO, Tuple
 
 from lightning_sm.launch import pack_source
-from lightning_sm.rehearse._checks import TITLES, check_software, choose_isolation
+from lightning_sm.rehearse._checks import TITLES, check_folders, check_software, choose_isolation
 from lightning_sm.rehearse._comparison import compare_software, compare_worlds, differences
 from lightning_sm.rehearse._holder import hold
 from lightning_sm.rehearse._host import kill_marked
@@ -57,6 +57,7 @@ def rehearse(request: RehearsalRequest, *, log_to_stderr: bool = False) -> Outco
     stream = sys.stderr if log_to_stderr else sys.stdout
     # Around everything, so that a second signal does not leave files behind.
     with _interrupt_on_sigterm():
+        check_folders(request)
         folder = RehearsalFolder(Path(tempfile.mkdtemp(prefix="lightning-sm-rehearsal-")).resolve())
         try:
             request = download_inputs(request, folder)

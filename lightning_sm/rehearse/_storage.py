@@ -1,5 +1,6 @@
 """What the service copies from and to S3: inputs, checkpoints and results, in S3 itself or in local folders for it."""
 
+import contextlib
 import dataclasses
 import shutil
 import tarfile
@@ -156,9 +157,12 @@ def _download(uri: str, folder: Path, *, needed: bool = True) -> None:
     """Download the objects whose keys begin with an address, as for S3Prefix; that of a folder ends with a slash."""
     bucket, prefix = bucket_and_key(uri)
     session = session_in(None)
+    keys: List[str] = []
     with api_errors(f"s3:GetObject of {uri}", hint=_HINT):
         client = session.client("s3")
-        keys = [key for key, _ in objects_below(client, bucket, prefix) if not key.endswith("/")]
+        # `launch` makes the default bucket when it sends the first job of an account.
+        with contextlib.nullcontext() if needed else contextlib.suppress(client.exceptions.NoSuchBucket):
+            keys += [key for key, _ in objects_below(client, bucket, prefix) if not key.endswith("/")]
         for key in keys:
             target = folder / (key[len(prefix) :].lstrip("/") or key.rpartition("/")[2])
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -166,7 +170,7 @@ def _download(uri: str, folder: Path, *, needed: bool = True) -> None:
     if needed and not keys:
         raise RehearsalError(
             f"{uri} is empty, and SageMaker refuses to start a job with an empty channel.",
-            hint="Upload the data first.",
+            hint="Upload the data, or give the folder that launch will upload: --channel NAME=PATH.",
         )
 
 

@@ -58,6 +58,12 @@ def test_a_file_stands_below_what_is_typed(folder):
     }
 
 
+def test_sections_of_the_file_without_entries(folder):
+    (folder / "launch.yaml").write_text("hyperparameters:\n  # config: a.yaml\nmetrics:\ntuning:\n  ranges:\n")
+    settings, tuning, _ = read("--range", "n=[1]", "fit", command="tune")
+    assert (settings.hyperparameters, settings.metrics, tuning.ranges) == ({}, [], {"n": [1]})
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -104,7 +110,7 @@ def test_the_command_as_hyperparameters(words, expected):
         (["--imgae", "x"], "--imgae.*HINT: Did you mean --image?"),
         (["--inputs", "x"], "--inputs.*HINT: Did you mean --channel?"),
         (["--channel", "training"], "'training' is no NAME=VALUE"),
-        (["--objective", "a"], "unrecognized arguments: --objective"),
+        (["--objective", "a"], "nrecognized arguments: --objective"),
         (["--file", "none.yaml"], r"none\.yaml"),
     ],
 )
@@ -120,10 +126,11 @@ def test_words_that_mean_nothing(words, message):
         ("imgae: x", "Did you mean --image?"),
         ("tuning: {rangse: 1}", "rangse"),
         ("channels: a", "dict"),
+        ("image: \udcff", "not UTF-8"),
     ],
 )
 def test_files_that_cannot_be_used(folder, text, message):
-    (folder / "launch.yaml").write_text(text)
+    (folder / "launch.yaml").write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(LightningSMError, match=message):
         read(command="tune")
 

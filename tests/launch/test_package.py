@@ -60,6 +60,9 @@ def test_as_git_itself_sees_it(source, is_repository):
     listed = git(source, "ls-files", "--others", "--exclude-standard", "-z")
     # These are left out whatever git says of them.
     write(source, **{name: name for name in ("__pycache__/a.pyc", ".venv/lib/x.py")})
+    write(source, **{name: name for name in ("sub/env/pyvenv.cfg", "sub/env/lib/x.py")})
+    (source / "sub" / "env" / "lib64").symlink_to("lib")
+    (source / "sub" / "linked").symlink_to("env")
     if not is_repository:
         (source / ".git").rename(source.parent / "elsewhere")
     assert packed(source) == set(listed)

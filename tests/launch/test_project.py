@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import sys
+import time
 
 import pytest
 
@@ -90,6 +92,12 @@ def test_a_script_with_a_parser_of_its_own_is_stopped_behind_it(project):
     assert "The command line was not checked: train.py ended before: ModuleNotFoundError" in said("--lr", "0.1")
     (project / "train.py").write_text(f'"""Training CLI."""\n{SCRIPT.replace("argparse", "jsonargparse")}')
     assert said("--lr", "0.1") == ""
+    # It writes bytes that are no text, and starts a process that goes on.
+    helper = """import os, subprocess\nos.write(2, b"\\xff")\nsubprocess.Popen(["sleep", "20"])\n"""
+    (project / "train.py").write_text(f"{helper}{SCRIPT}")
+    started = time.monotonic()
+    assert said("--lr", "0.1") == ""
+    assert time.monotonic() - started < 20
     # No parser of its own, which could be stopped.
     (project / "train.py").write_text('"""Training CLI."""\nimport lightning_sm  # argparse\nopen("trained", "w")')
     assert said("--lr", "0.1") == ""
@@ -152,6 +160,15 @@ def test_requirements_that_the_image_cannot_have(project, requirements, message)
         (project / "inner" / f"{name}.txt").write_text(text)
     (project / "requirements.txt").write_text(requirements)
     assert (message in said()) if message else said() == ""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python lists the modules of packages from 3.10 on")
+def test_imports_of_what_is_not_installed_here(project):
+    """A module's name is not always its package's: `pip install sklearn` fails, and the images have scikit-learn."""
+    (project / "train.py").write_text("import cv2, sklearn, none_such\nimport lightning_sm\n")
+    (text,) = said().splitlines()
+    assert text.startswith("train.py imports none_such, which requirements.txt does not name")
+    assert "HINT: Add the package that has it to requirements.txt" in text
 
 
 def test_config_files_that_are_not_packed(project):

@@ -186,6 +186,8 @@ def test_a_drawn_job_is_what_the_service_makes_of_the_tuning_job():
         ({"tuning": {"ranges": {"n": {"min": 2.0, "max": 1}}}}, "max is not below min"),
         ({"tuning": {"ranges": {"n": {"min": 0, "max": 0.1, "scale": "log"}}}}, "cannot have the scale log"),
         ({"tuning": {"ranges": {"n": {"min": 0.5, "max": 1, "scale": "reverse_log"}}}}, "the scale reverse_log"),
+        ({"tuning": {"ranges": {"n": {"min": 0.5, "max": float("nan")}}}}, "from 0.5 to nan .*finite"),
+        ({"tuning": {"strategy": "Grid", "ranges": {"n": {"min": 0.5, "max": 1}}}}, "--strategy Grid takes lists"),
     ],
 )
 def test_settings_that_mean_nothing(given, message):

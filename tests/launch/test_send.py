@@ -152,6 +152,12 @@ def test_a_folder_as_a_channel_is_uploaded_once(aws, run, project):
     assert run("launch", *words, "--name", "job-3").status == 0
     assert address("job-3") != first
     assert "is not the data of the request" in run("launch", *words, "--request", "request.json", options=()).err
+    # The folder has to be given again where no job has uploaded it.
+    assert run("launch", "--request", "request.json", options=()).status == 0
+    (project / "data" / "a.bin").write_bytes(b"d" * 1000)
+    (project / "request.json").write_text(run("launch", *words, "--name", "job-5", "--dry-run").out)
+    shown = run("launch", "--request", "request.json", options=())
+    assert (shown.status, "HINT: Give it again: --channel training=FOLDER." in shown.err) == (1, True)
 
 
 SERIES = ("train-0a1b2c/fit-0/step-8.ckpt", "train-0a1b2c/fit-0/step-8.json", "train-0a1b2c/fit-0/fit.json")
@@ -220,6 +226,11 @@ def test_no_network(aws, run, monkeypatch, address, options, said):
     shown = run("launch", options=options)
     assert shown.status == 1
     assert re.search(said, shown.err)
+
+
+def test_a_name_that_no_bucket_can_have(aws, run):
+    shown = run("launch", "--bucket", "my bucket", options=NO_BUCKET)
+    assert re.search("PutObject.* failed: .*Invalid bucket name.*HINT: Correct what is named", shown.err)
 
 
 @pytest.mark.parametrize("status", [200, 403])

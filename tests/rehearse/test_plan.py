@@ -10,7 +10,7 @@ from typing import Callable, List
 
 import pytest
 
-from lightning_sm.rehearse import Isolation, RehearsalError, _hyperpodrun
+from lightning_sm.rehearse import Isolation, RehearsalError, _hyperpodrun, rehearse
 from lightning_sm.rehearse import _checks as checks
 from lightning_sm.rehearse._container import prepare_container
 from lightning_sm.rehearse._network import host_commands, shaping_commands
@@ -35,6 +35,12 @@ def test_what_is_missing_names_the_extra(source: Path, monkeypatch: pytest.Monke
         checks.check_software(cli_request(source, "--distribution", "mpi", "plain.py"))
 
 
+@pytest.mark.parametrize("flag", ["--output-dir", "--checkpoint-dir"])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_job_runs(source: Path, flag: str) -> None:
+    with pytest.raises(RehearsalError, match=rf"{flag} .*/plain.py/x cannot be written: "):
+        rehearse(cli_request(source, flag, source / "plain.py" / "x", "plain.py"))
+
+
 _TWO_GROUPS = ["--instance-groups", "a=1:ml.m5.large,b=1:ml.m5.large"]
 
 
@@ -50,6 +56,17 @@ _TWO_GROUPS = ["--instance-groups", "a=1:ml.m5.large,b=1:ml.m5.large"]
 def test_an_isolation_that_does_not_fit(source: Path, arguments: List[str], isolation: str, told: str) -> None:
     with pytest.raises(RehearsalError, match=told):
         checks.choose_isolation(cli_request(source, "--isolation", isolation, *arguments, "plain.py"))
+
+
+def test_loopback_hosts_cannot_meet_at_a_port_that_is_in_use(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a second rehearsal would join the world of the first."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setattr(checks, "DEFAULT_PORT", port)
+        arguments = ("--isolation", "loopback", "--distribution", "torch_distributed", "plain.py")
+        with pytest.raises(RehearsalError, match=f"port {port}, at which the hosts would meet, is in use"):
+            checks.choose_isolation(cli_request(source, *arguments))
+    assert checks.choose_isolation(cli_request(source, *arguments)) == "loopback"
 
 
 def test_loopback_hosts_have_addresses_in_the_order_of_any_names(plan: Callable[..., RehearsalPlan]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from lightning_sm.launch import pack_source
 from lightning_sm.rehearse._comparison import compare_software
 from lightning_sm.rehearse._plan import RehearsalFolder
-from lightning_sm.rehearse._python_env import create_python_env
+from lightning_sm.rehearse._python_env import _error_of_pip, create_python_env
 from tests.helpers.rehearsal import cli_request, needs
 
 
@@ -110,6 +110,39 @@ def test_the_software_is_compared_with_the_images(source: Path, create: Callable
     text = compare_software(cli_request(source, "--image", image, "plain.py"), create()[0])
     assert f"Python {sys.version_info[0]}.{sys.version_info[1]}, torch {importlib.metadata.version('torch')}" in text
     assert told in text
+
+
+_GIT = """  error: subprocess-exited-with-error
+  x git clone --quiet 'https://****@host/x.git' /tmp/x did not run successfully.
+  ╰─> [1 lines of output]
+      fatal: unable to access 'https://token@host/x.git/': Failed to connect to host
+      [end of output]
+
+  note: This error originates from a subprocess, and is likely not a problem with pip.
+error: subprocess-exited-with-error
+╰─> See above for output.
+
+note: This error originates from a subprocess, and is likely not a problem with pip.
+"""
+_BUILD = """      error: command 'gcc' failed: No such file or directory
+      [end of output]
+  ERROR: Failed building wheel for x
+ERROR: Could not build wheels for x
+hint: See above for details.
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        (_GIT, "fatal: unable to access 'https://***@host/x.git/': Failed to connect to host"),
+        (_BUILD, "error: command 'gcc' failed: No such file or directory; ERROR: Could not build wheels for x"),
+        ("ERROR: No matching distribution\n\nnotice\n", "ERROR: No matching distribution"),
+        ("killed\n", "killed"),
+    ],
+)
+def test_what_pip_says_of_an_error(output: str, told: str) -> None:
+    assert _error_of_pip(output) == told
 
 
 @pytest.mark.full

@@ -1,11 +1,13 @@
 """From options, folders and bodies to a request; what cannot be rehearsed is refused there."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
 
+from lightning_sm._options import _advice
 from lightning_sm.errors import LightningSMError
 from lightning_sm.rehearse import (
     RehearsalError,
@@ -13,6 +15,7 @@ from lightning_sm.rehearse import (
     create_request,
     request_from_body,
 )
+from lightning_sm.rehearse._command import _parser
 from lightning_sm.rehearse._comparison import differences
 from tests.helpers.rehearsal import cli_request, needs
 
@@ -92,6 +95,8 @@ def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
     [
         ([], "'train.py' is not a file"),
         (["nope.py"], "'nope.py' is not a file"),
+        ([os.__file__], "os.py' is not a file in .*HINT: Its path is relative to --source-dir"),
+        (["x/../plain.py"], "is not a file"),
         (["plain.py", "--hosts", "2"], "--hosts behind 'plain.py' would be an argument of the program"),
         (["--hosts", "0", "plain.py"], "no InstanceCount"),
         (["--processes", "0", "--distribution", "mpi", "plain.py"], "--processes 0 must be"),
@@ -117,6 +122,23 @@ def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
 def test_bad_arguments_say_what_is_wrong(source: Path, arguments: List[str], told: str) -> None:
     with pytest.raises(LightningSMError, match=told):
         cli_request(source, *arguments)
+
+
+def test_no_option_is_a_tuple() -> None:
+    """jsonargparse 4.21, which Lightning 1.5 needs, refuses an empty one: the command could not be used at all."""
+    parser = _parser()
+    assert [each.dest for each in parser._actions if "Tuple" in str(getattr(each, "_typehint", ""))] == []
+    for text in ('No action for destination key "hosst" to check its value.', "Unrecognized arguments: --hosst"):
+        assert _advice(parser, text) == "Did you mean --hosts?"
+
+
+def test_a_channel_without_files(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "data" / "inner").mkdir(parents=True)
+    words = ("--channel", f"training={tmp_path / 'data'}", "plain.py")
+    with pytest.raises(LightningSMError, match="data has no files, and SageMaker refuses"):
+        cli_request(source, *words)
+    (tmp_path / "data" / "inner" / "1.csv").touch()
+    assert cli_request(source, *words).channels[0].path == (tmp_path / "data").resolve()
 
 
 def test_a_body_and_the_local_folders_in_its_place(source: Path, tmp_path: Path) -> None:
@@ -156,6 +178,8 @@ def test_a_choice_of_instances_and_a_job_without_a_network(source: Path) -> None
     [
         ({}, "not the body of a CreateTrainingJob request"),
         ({**BODY, "HyperParameters": {"a": 1}}, "is not a string"),
+        ({**BODY, "InputDataConfig": [{}]}, "not the body of a .* request .KeyError: 'ChannelName'"),
+        ({**BODY, "CheckpointConfig": {"LocalPath": None}}, "not the body of a .* request .AttributeError"),
         ({**BODY, "ResourceConfig": {"InstanceCount": 1}}, "no InstanceType"),
         ({**BODY, "InputDataConfig": [{"ChannelName": "a", "InputMode": "Pipe"}]}, "only S3Prefix"),
         ({**BODY, "InputDataConfig": [{"ChannelName": "a"}]}, "neither an s3://"),

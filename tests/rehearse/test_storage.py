@@ -37,11 +37,21 @@ def files(folder: Path) -> List[str]:
 @pytest.mark.full
 def test_one_object_is_a_channel_and_none_is_an_error(s3: S3, tmp_path: Path) -> None:
     s3.update({"code.tar.gz": b"c"})
-    with pytest.raises(RehearsalError, match="s3://logs/data is empty"):
+    with pytest.raises(RehearsalError, match=r"s3://logs/data is empty.*HINT.*--channel NAME=PATH"):
         storage.download_inputs(request(), RehearsalFolder(tmp_path))
     s3.update({"data": b"1"})
     fetched = storage.download_inputs(request(), RehearsalFolder(tmp_path))
     assert files(fetched.channels[0].path) == ["data"]
+
+
+@pytest.mark.full
+def test_checkpoints_in_a_bucket_that_launch_would_make(s3: S3, tmp_path: Path) -> None:
+    """The default bucket of an account that has sent no job; a channel there is an error still."""
+    body = {"HyperParameters": {}, "CheckpointConfig": {"S3Uri": "s3://not-yet/job-1/checkpoints"}}
+    assert storage.download_inputs(request(**body, InputDataConfig=[]), RehearsalFolder(tmp_path)).channels == ()
+    channel = {"ChannelName": "training", "DataSource": {"S3DataSource": {"S3Uri": "s3://not-yet/data"}}}
+    with pytest.raises(LaunchError, match="NoSuchBucket"):
+        storage.download_inputs(request(**body, InputDataConfig=[channel]), RehearsalFolder(tmp_path))
 
 
 def test_only_changed_checkpoints_travel(tmp_path: Path) -> None:
