@@ -87,6 +87,7 @@ def warn_of_own_states(trainer: Trainer, checkpoint: Mapping[str, Any]) -> None:
 def _first_difference(digests: Sequence[Mapping[str, int]]) -> Optional[Tuple[int, str]]:
     for rank, own in enumerate(digests):
         for key, first in digests[0].items():
-            if own.get(key) != first:
+            # A state that only one rank has, such as that of what only rank 0 observes, mostly holds no tensors.
+            if own.get(key, digest_of(())) != first:
                 return rank, key.partition("{")[0]
     return None
