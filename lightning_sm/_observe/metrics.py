@@ -21,11 +21,11 @@ import math
 import numbers
 import re
 from collections import defaultdict
-from contextlib import suppress
 from decimal import Decimal
 from typing import Any, DefaultDict, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from lightning_sm._logging import log
+from lightning_sm._observe.harmless import is_of_signal_handler
 from lightning_sm.errors import MetricDefinitionError
 
 __all__ = ["MetricLog", "metric_definitions", "metric_lines", "metric_names", "metric_regex", "plain_number"]
@@ -124,9 +124,12 @@ def metric_names(text: str) -> List[str]:
 
 def plain_number(value: Any) -> Any:
     """Return the number of a tensor of one element, and what is none as it is."""
-    with suppress(Exception):  # of a tensor of several elements
+    try:
         return value.item() if hasattr(value, "item") else value
-    return value
+    except Exception as error:  # of a tensor of several elements
+        if is_of_signal_handler(error):
+            raise
+        return value
 
 
 def _quoted(name: str) -> str:
