@@ -21,7 +21,7 @@ def sent(monkeypatch):
 
 def warned(*states):
     """What is logged when the last rank has sent the state of its callback."""
-    strategy = type("FSDPStrategy", (), {})()
+    strategy = type("FSDPStrategy", (), {"__module__": "pytorch_lightning.strategies"})()
     trainer = SimpleNamespace(strategy=strategy, world_size=len(states), is_global_zero=True)
     with log_lines() as lines:
         for step, state in enumerate(states):
