@@ -79,7 +79,8 @@ def warn_of_own_states(trainer: Trainer, checkpoint: Mapping[str, Any]) -> None:
     if found is not None and trainer.is_global_zero:
         log.warning(
             "global_rank %d has other tensors than global_rank 0 in the state of %s, and a checkpoint keeps those of "
-            "global_rank 0 only, which a resume gives to all. HINT: Keep them in the model, as parameters or buffers.",
+            "global_rank 0 only, which a resume gives to all. HINT: Keep them in the model, as parameters or buffers; "
+            "if they are of a logged metric, log it with sync_dist=True.",
             *found,
         )
 

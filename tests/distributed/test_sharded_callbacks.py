@@ -47,6 +47,7 @@ def warned(*states):
 def test_a_state_that_differs_between_ranks_is_named(first, second):
     (line,) = warned([torch.ones(2), first], [torch.ones(2), second])
     assert line.startswith("global_rank 1 has other tensors than global_rank 0 in the state of Average, and")
+    assert line.endswith("; if they are of a logged metric, log it with sync_dist=True."), "as ModelCheckpoint's scores"
 
 
 @pytest.mark.parametrize("at", ["cpu", "meta"])
