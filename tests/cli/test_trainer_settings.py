@@ -128,8 +128,8 @@ def test_the_namespace_is_that_of_what_is_given(container):
 @pytest.mark.parametrize("name", ["MLFlowLogger", "WandbLogger"])
 def test_a_logger_of_the_projects_own_may_have_the_name_of_lightnings(container, monkeypatch, name):
     monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
-    own = {"__module__": "my.loggers", "name": "own", "version": 0, "log_metrics": id, "log_hyperparams": id}
-    logger = type(name, (PL.module("loggers").CSVLogger.__mro__[1],), own)()
+    own = dict.fromkeys(("name", "version", "experiment", "log_metrics", "log_hyperparams"), "own")
+    logger = type(name, (PL.module("loggers").CSVLogger.__mro__[1],), {**own, "__module__": "my.loggers"})()
     assert trainer_settings(logger=logger)["logger"] in (logger, [logger])
 
 
