@@ -79,7 +79,8 @@ def warn_of_own_states(trainer: Trainer, checkpoint: Mapping[str, Any]) -> None:
     if found is not None and trainer.is_global_zero:
         log.warning(
             "global_rank %d has other tensors than global_rank 0 in the state of %s, and a checkpoint keeps those of "
-            "global_rank 0 only, which a resume gives to all. HINT: Keep them in the model, as parameters or buffers.",
+            "global_rank 0 only, which a resume gives to all. HINT: Keep them in the model, as parameters or buffers; "
+            "if they are of a logged metric, log it with sync_dist=True.",
             *found,
         )
 
@@ -87,6 +88,7 @@ def warn_of_own_states(trainer: Trainer, checkpoint: Mapping[str, Any]) -> None:
 def _first_difference(digests: Sequence[Mapping[str, int]]) -> Optional[Tuple[int, str]]:
     for rank, own in enumerate(digests):
         for key, first in digests[0].items():
-            if own.get(key) != first:
+            # A state that only one rank has, such as that of what only rank 0 observes, mostly holds no tensors.
+            if own.get(key, digest_of(())) != first:
                 return rank, key.partition("{")[0]
     return None

@@ -33,6 +33,8 @@ _CONTEXTS = {
     "test_step": "test_step_context",
     "predict_step": "predict_step_context",
 }
+# The arguments of self.log behind the name and the value.
+_Arguments = Tuple[Tuple[Any, ...], Dict[str, Any]]
 # What a step of a microbatch has logged. The library may run several microbatches in turns.
 _logged: "ContextVar[Optional[Dict[str, Any]]]" = ContextVar("lightning_sm_logged", default=None)
 
@@ -128,8 +130,8 @@ class SMPMixin(StrategyMixin):
         self.parameters = SMPParameters()
         self._smp: Any = None
         self._steps: Dict[str, Callable[..., Any]] = {}
-        # The arguments of self.log by the names that a step logs.
-        self._log_arguments: Dict[Tuple[str, ...], Dict[str, Dict[str, Any]]] = {}
+        # The arguments of self.log by the step and the names that it logs.
+        self._log_arguments: Dict[Tuple[str, Tuple[str, ...]], Dict[str, _Arguments]] = {}
         self._zero_grad: Optional[ReplacedMethod] = None
         # Of a checkpoint; the library loads it when it has partitioned the model.
         self._optimizer_to_load: Optional[Dict[str, Any]] = None
@@ -432,7 +434,7 @@ class SMPMixin(StrategyMixin):
         module: Any = self.lightning_module
         if hook not in self._steps:
             self._steps[hook] = self._decorated(hook)
-        arguments: Dict[str, Dict[str, Any]] = {}
+        arguments: Dict[str, _Arguments] = {}
 
         def record(original: Callable[..., None], name: str, value: Any, *args: Any, **kwargs: Any) -> None:
             logged = _logged.get()
@@ -440,15 +442,15 @@ class SMPMixin(StrategyMixin):
                 original(name, value, *args, **kwargs)
             else:
                 logged[name] = self._loggable(name, value)
-                arguments[name] = kwargs
+                arguments[name] = args, kwargs
 
         replaced = ReplacedMethod(module, "log", record)
         try:
             output, logged = self._steps[hook](self._network()[1], batch, rest)
         finally:
             replaced.undo()
-        for name, own in self._same_arguments(tuple(logged), arguments).items():
-            module.log(name, _combined(logged[name]), **own)
+        for name, (args, kwargs) in self._same_arguments(hook, tuple(logged), arguments).items():
+            module.log(name, _combined(logged[name]), *args, **kwargs)
         return _combined(output)
 
     def _decorated(self, hook: str) -> Callable[..., Any]:
@@ -488,18 +490,20 @@ class SMPMixin(StrategyMixin):
             )
         return torch.as_tensor(value, dtype=None if isinstance(value, torch.Tensor) else torch.float32).detach()
 
-    def _same_arguments(self, names: Tuple[str, ...], own: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
+    def _same_arguments(
+        self, hook: str, names: Tuple[str, ...], own: Mapping[str, _Arguments]
+    ) -> Dict[str, _Arguments]:
         """The arguments of ``self.log``, also on a rank on which the library does not run the step's Python code."""
         if self.parameters.pipeline_parallel_degree == 1:
             return {name: own[name] for name in names}
-        if names not in self._log_arguments:
+        if (hook, names) not in self._log_arguments:
             group = self._smp.get_mp_process_group() if self.parameters.ddp else None
             found = [dict(own)]
             torch.distributed.broadcast_object_list(
                 found, src=min(self._smp.get_mp_group()), group=group, device=self.root_device
             )
-            self._log_arguments[names] = {name: found[0][name] for name in names}
-        return self._log_arguments[names]
+            self._log_arguments[hook, names] = {name: found[0][name] for name in names}
+        return self._log_arguments[hook, names]
 
     # --- checkpoints
 

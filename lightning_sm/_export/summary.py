@@ -11,6 +11,7 @@ from lightning_sm._export.sharded import folder_problem
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import epochs_trained, strategy_of
 from lightning_sm._logging import log
+from lightning_sm._observe.metrics import plain_number
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._resume.transfers import has_file, has_folder, remote_folder_problem
 from lightning_sm._version import __version__
@@ -44,7 +45,7 @@ class ModelSummary:
 
     Args:
         class_path: The qualified name of the model's class.
-        metrics: ``trainer.callback_metrics``, the scalars of them.
+        metrics: The numbers of ``trainer.callback_metrics``.
         versions: Versions of the packages that trained the model.
         checkpoint: The checkpoint that the weights are from; ``None`` for the weights at the end of training.
         score: The best value of the monitored metric, if one is monitored.
@@ -111,13 +112,11 @@ def summarize(
     """
     import torch
 
+    # A program may put there what it likes.
+    numbers = {name: plain_number(value) for name, value in trainer.callback_metrics.items()}
     return ModelSummary(
         class_path=class_path(type(module)),
-        metrics={
-            name: float(value)
-            for name, value in trainer.callback_metrics.items()
-            if not hasattr(value, "numel") or value.numel() == 1
-        },
+        metrics={name: float(number) for name, number in numbers.items() if isinstance(number, (int, float))},
         versions={
             "lightning_sm": __version__,
             namespace.name: str(namespace.module().__version__),

@@ -1,6 +1,7 @@
 """What a ``CSVLogger`` has written: a program reads its file after ``fit``, and a restart writes into a new one."""
 
 import csv
+import io
 import os
 from typing import Any, Iterator, List, Optional
 
@@ -37,7 +38,8 @@ def restore_csv_files(trainer: Trainer, saved: List[Optional[str]]) -> None:
         elif content:
             with open(path, "w", newline="", encoding="utf-8") as file:
                 file.write(content)
-            writer.metrics, writer.metrics_keys = [], next(csv.reader([content.split("\n", 1)[0]]))
+            # A name of a column may have several lines.
+            writer.metrics, writer.metrics_keys = [], next(csv.reader(io.StringIO(content, newline="")))
 
 
 def _writers(trainer: Any) -> Iterator[Any]:

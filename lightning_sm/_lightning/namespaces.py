@@ -98,6 +98,9 @@ NAMESPACES = (Namespace("lightning.pytorch"), Namespace("pytorch_lightning"))
 # Lightning Fabric, which can be used without the Trainer, in both namespaces.
 FABRICS = (Namespace("lightning.fabric"), Namespace("lightning_fabric"))
 
+# Packages whose classes are found by their names.
+_LIBRARIES = frozenset({"lightning", "lightning_fabric", "lightning_sm", "pytorch_lightning", "torch"})
+
 # The error that registering with a namespace ended with, by the name of the namespace.
 _unsupported: Dict[str, str] = {}
 
@@ -121,8 +124,12 @@ def check_supported(*namespaces: Namespace) -> None:
 
 
 def has_base(cls: Optional[type], *names: str) -> bool:
-    """Whether a class or a base of it has one of these names: the namespaces share no class that could be compared."""
-    return cls is not None and any(base.__name__ in names for base in cls.__mro__)
+    """Whether a class or a base of it is Lightning's, torch's or ours and has one of these names.
+
+    The namespaces share no class that could be compared. A project may have a class of the same name.
+    """
+    bases = () if cls is None else cls.__mro__
+    return any(base.__name__ in names and base.__module__.partition(".")[0] in _LIBRARIES for base in bases)
 
 
 def installed_namespaces() -> Tuple[Namespace, ...]:

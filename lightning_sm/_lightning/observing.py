@@ -89,8 +89,8 @@ def hand_metrics_to(trainer: Any, logger: Any) -> Callable[[], None]:
     def log_metrics(original: Any, *args: Any, **kwargs: Any) -> None:
         loggers, trainer.loggers = trainer.loggers, [*trainer.loggers, logger]
         try:
-            # Lightning does not look at a metric that cannot be logged where there are no loggers.
-            with suppress(Exception):
+            # Lightning does not look at a metric that is no number, or a step that is none, where there are no loggers.
+            with suppress(ValueError, OverflowError):
                 original(*args, **kwargs)
         finally:
             trainer.loggers = loggers

@@ -1,4 +1,4 @@
-"""``harmless``: what observes a training never ends it."""
+"""``harmless``: what observes a training never ends it, and keeps no error of a signal's handler from it."""
 
 import functools
 import signal
@@ -8,7 +8,7 @@ from typing import Any, Callable, Set, TypeVar, cast
 
 from lightning_sm._logging import log
 
-__all__ = ["harmless"]
+__all__ = ["harmless", "is_of_signal_handler"]
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -45,7 +45,7 @@ def harmless(what: str) -> Callable[[_Method], _Method]:
             try:
                 return method(self, *args, **kwargs)
             except Exception as error:
-                if _is_of_signal_handler(error):
+                if is_of_signal_handler(error):
                     raise
                 failed.add(what)
                 with suppress(Exception):  # of a handler that cannot write
@@ -57,7 +57,8 @@ def harmless(what: str) -> Callable[[_Method], _Method]:
     return decorate
 
 
-def _is_of_signal_handler(error: BaseException) -> bool:
+def is_of_signal_handler(error: BaseException) -> bool:
+    """Whether a handler of a signal has raised an error, which is not that of what it interrupted."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     # Functions and methods; of other objects the method that is called.
     codes = {

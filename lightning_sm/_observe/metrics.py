@@ -25,9 +25,10 @@ from decimal import Decimal
 from typing import Any, DefaultDict, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from lightning_sm._logging import log
+from lightning_sm._observe.harmless import is_of_signal_handler
 from lightning_sm.errors import MetricDefinitionError
 
-__all__ = ["MetricLog", "metric_definitions", "metric_lines", "metric_names", "metric_regex"]
+__all__ = ["MetricLog", "metric_definitions", "metric_lines", "metric_names", "metric_regex", "plain_number"]
 
 # In bytes. A write of at most 4096 bytes into a pipe is not mixed with those of other processes; handlers add prefixes.
 _MAX_LINE = 3500
@@ -119,6 +120,16 @@ def metric_names(text: str) -> List[str]:
     pairs = (pair for line in _LINE.finditer(text) for pair in _PAIR.finditer(line.group(1)))
     names = (json.loads(pair.group(2)) if pair.group(2) else pair.group(1) for pair in pairs)
     return list(dict.fromkeys(names))
+
+
+def plain_number(value: Any) -> Any:
+    """Return the number of a tensor of one element, and what is none as it is."""
+    try:
+        return value.item() if hasattr(value, "item") else value
+    except Exception as error:  # of a tensor of several elements
+        if is_of_signal_handler(error):
+            raise
+        return value
 
 
 def _quoted(name: str) -> str:

@@ -19,9 +19,10 @@ _DESCRIPTION = """Print the metric definitions by which SageMaker finds in a job
 With --run one batch of training and one of validation are run on the CPU (fast_dev_run), without checkpoints and
 exports, and the definitions are those of all metrics that were logged. With --names they are those of the names."""
 
+_TRAINER = {"fast_dev_run": "True", "accelerator": "cpu", "devices": "1", "num_nodes": "1", "strategy": "auto",
+            "precision": "32", "logger": "True", "enable_progress_bar": "False"}  # fmt: skip
 _RUN = [
-    "--trainer.fast_dev_run=true", "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.num_nodes=1",
-    "--trainer.strategy=auto", "--trainer.precision=32", "--trainer.logger=true", "--trainer.enable_progress_bar=false",
+    *(f"--trainer.{name}={value}" for name, value in _TRAINER.items()),
     "--sagemaker.export=false", "--sagemaker.report=false", "--sagemaker.doctor=false", "--sagemaker.log_metrics=true",
 ]  # fmt: skip
 
@@ -55,7 +56,9 @@ def _names_of_run(args: List[str]) -> List[str]:
         config = Path(base, "input", "config")
         config.mkdir(parents=True)
         (config / "resourceconfig.json").write_text(json.dumps({"current_host": "algo-1", "hosts": ["algo-1"]}))
-        environ = {**os.environ, "SAGEMAKER_BASE_DIR": base, "SM_NUM_GPUS": "0"}
+        # Lightning takes from these what a script that reads no arguments does not pass.
+        variables = {f"PL_TRAINER_{name.upper()}": value for name, value in _TRAINER.items()}
+        environ = {**os.environ, **variables, "SAGEMAKER_BASE_DIR": base, "SM_NUM_GPUS": "0"}
         command = [sys.executable, *program, *_RUN]
         # Of whatever encoding the program prints.
         done = subprocess.run(command, env=environ, capture_output=True, text=True, errors="replace", check=False)

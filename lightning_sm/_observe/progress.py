@@ -22,6 +22,7 @@ from lightning_sm._lightning.observing import (
 from lightning_sm._lightning.restart import loaders_of
 from lightning_sm._logging import log
 from lightning_sm._observe.harmless import harmless
+from lightning_sm._observe.metrics import plain_number
 from lightning_sm._observe.rates import BatchSize, Counter, Rates
 from lightning_sm._observe.stalls import StallDetector, Waiting
 
@@ -253,8 +254,11 @@ class Progress:
     @harmless(_LINES)
     def begin_evaluation(self, trainer: Any) -> None:
         """Begin to count those batches, and not their time as training."""
+        words = _EVALUATIONS.get(trainer.state.stage.value)
+        if words is None:  # a program runs the loop of the validation itself, within the training
+            return
         self.training.pause()
-        stage = self._evaluation = _Stage(trainer, *_EVALUATIONS[trainer.state.stage.value])
+        stage = self._evaluation = _Stage(trainer, *words)
         loaders, stage.batches = evaluated_loaders(trainer)
         stage.sizes = [BatchSize([loader]) for loader in loaders]
         stage.metrics_before = callback_metrics(trainer)
@@ -383,7 +387,7 @@ def _metrics(metrics: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    number = value.item() if hasattr(value, "item") else value
+    number = plain_number(value)
     return f"{number:.5g}" if isinstance(number, float) else _one_line(str(number))
 
 

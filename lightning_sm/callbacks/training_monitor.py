@@ -5,7 +5,6 @@ import math
 import multiprocessing
 import os
 import time
-from contextlib import suppress
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from lightning_sm._duration import duration_of_option
@@ -17,7 +16,7 @@ from lightning_sm._lightning.replaced_method import UndoList
 from lightning_sm._lightning.trainer import Callback
 from lightning_sm._observe.harmless import harmless
 from lightning_sm._observe.history import Attempt, History, Kind
-from lightning_sm._observe.metrics import MetricLog
+from lightning_sm._observe.metrics import MetricLog, plain_number
 from lightning_sm._observe.metrics_logger import metrics_logger
 from lightning_sm._observe.progress import Progress
 from lightning_sm._observe.rates import Rates
@@ -221,7 +220,7 @@ class TrainingMonitorMixin(Callback):
     def _write_metrics(self, trainer: Any, handed: Mapping[str, Any], step: Optional[int]) -> None:
         if not handed or trainer.sanity_checking or is_search_within(trainer, self):
             return
-        metrics = {str(name): _number(value) for name, value in handed.items()}
+        metrics = {str(name): plain_number(value) for name, value in handed.items()}
         epoch = int(trainer.current_epoch)
         if metrics.get("epoch") == epoch:  # which Lightning adds
             del metrics["epoch"]
@@ -365,9 +364,3 @@ def _learning_rates(trainer: Any) -> List[Tuple[str, Any]]:
             if "lr" in group:
                 rates.append((f"{name}, group {number}" if len(groups) > 1 else name, group["lr"]))
     return rates
-
-
-def _number(value: Any) -> Any:
-    with suppress(Exception):  # of a tensor of several elements
-        return value.item() if hasattr(value, "item") else value
-    return value

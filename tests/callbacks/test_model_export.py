@@ -77,6 +77,16 @@ def test_a_diverged_training_exports_a_readable_summary(container):
     assert container.summary["metrics"]["val_loss"] is None
 
 
+def test_what_is_no_number_among_the_metrics_is_left_out(container):
+    class Own(Net):
+        def on_train_epoch_end(self):
+            own = {"matrix": torch.eye(2), "none": None, "text": "best", "number": torch.tensor(2)}
+            self.trainer.callback_metrics.update(own)
+
+    fit_net(container, Own(), {"train_dataloaders": loader()})
+    assert set(container.summary["metrics"]) == {"loss", "number"}
+
+
 def a_trainer(container, callback, more=(), **arguments):
     return PL.module().Trainer(
         logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",

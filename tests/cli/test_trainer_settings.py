@@ -125,12 +125,20 @@ def test_the_namespace_is_that_of_what_is_given(container):
             assert all(namespace.owns(type(callback)) for callback in settings["callbacks"])
 
 
+@pytest.mark.parametrize("name", ["MLFlowLogger", "WandbLogger"])
+def test_a_logger_of_the_projects_own_may_have_the_name_of_lightnings(container, monkeypatch, name):
+    monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
+    own = dict.fromkeys(("name", "version", "experiment", "log_metrics", "log_hyperparams"), "own")
+    logger = type(name, (PL.module("loggers").CSVLogger.__mro__[1],), {**own, "__module__": "my.loggers"})()
+    assert trainer_settings(logger=logger)["logger"] in (logger, [logger])
+
+
 @pytest.mark.parametrize(("name", "offline", "is_named"), [
     ("CSVLogger", False, True), ("WandbLogger", False, False), ("WandbLogger", True, True),
 ])  # fmt: skip
 def test_a_logger_that_has_begun_to_write_and_does_not_send_is_named(container, name, offline, is_named):
     kept = PL.module("loggers").CSVLogger
-    logger = type(name, (kept,), {"_offline": offline})("logs")
+    logger = type(name, (kept,), {"_offline": offline, "__module__": kept.__module__})("logs")
     assert logger.experiment
     with log_lines() as lines:
         trainer_settings(logger=logger)

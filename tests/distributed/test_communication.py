@@ -22,6 +22,7 @@ from tests.helpers.environ import torchrun
 
 _NAMESPACE = installed_namespaces()[0]
 _AUTO = {"bucket_cap_mb": "auto"}
+_LIGHTNINGS = {"__module__": "lightning.pytorch.callbacks"}
 _MODULE = "smdistributed.dataparallel.torch.torch_smddp"
 needs_epoch = pytest.mark.skipif(
     support_level(_NAMESPACE) < SupportLevel.EPOCH, reason="the options need Lightning 2.1"
@@ -231,7 +232,7 @@ _UNFREEZES = r"auto cannot go on when Own unfreezes layers, .* HINT: Leave them"
     ids=str,
 )
 def test_what_cannot_go_on_with_the_trainers_settings(option, said):
-    finetuning = type("Own", (type("BaseFinetuning", (), {}),), {})()
+    finetuning = type("Own", (type("BaseFinetuning", (), _LIGHTNINGS),), {})()
     trainer = types.SimpleNamespace(accumulate_grad_batches=4, callbacks=[finetuning])
     with pytest.raises(HyperparameterError, match=said):
         _strategy(**option).setup(trainer)
@@ -244,7 +245,12 @@ def test_what_cannot_go_on_with_the_trainers_settings(option, said):
         (0, None, [], "the model has 0 optimizers"),
         (1, "a scaler", [], "with precision=16-mixed each process would scale its loss"),
         # They would end with other weights on each process.
-        (1, None, [type("EMA", (type("WeightAveraging", (), {}),), {})()], "EMA would average the weights of each"),
+        (
+            1,
+            None,
+            [type("EMA", (type("WeightAveraging", (), _LIGHTNINGS),), {})()],
+            "EMA would average the weights of each",
+        ),
     ],
     ids=["two optimizers", "none", "a scaler", "averages"],
 )

@@ -21,12 +21,12 @@ def sent(monkeypatch):
 
 def warned(*states):
     """What is logged when the last rank has sent the state of its callback."""
-    strategy = type("FSDPStrategy", (), {})()
+    strategy = type("FSDPStrategy", (), {"__module__": "pytorch_lightning.strategies"})()
     trainer = SimpleNamespace(strategy=strategy, world_size=len(states), is_global_zero=True)
     with log_lines() as lines:
         for step, state in enumerate(states):
-            own = {"all": state, "step": step}
-            checkpoint = {"state_dict": {"part": torch.rand(3)}, "callbacks": {"Average{'x': 1}": own}}
+            callbacks = {} if state is None else {"Average{'x': 1}": {"all": state, "step": step}}
+            checkpoint = {"state_dict": {"part": torch.rand(3)}, "callbacks": callbacks}
             warn_of_own_states(trainer, checkpoint)
     return lines
 
@@ -47,6 +47,7 @@ def warned(*states):
 def test_a_state_that_differs_between_ranks_is_named(first, second):
     (line,) = warned([torch.ones(2), first], [torch.ones(2), second])
     assert line.startswith("global_rank 1 has other tensors than global_rank 0 in the state of Average, and")
+    assert line.endswith("; if they are of a logged metric, log it with sync_dist=True."), "as ModelCheckpoint's scores"
 
 
 @pytest.mark.parametrize("at", ["cpu", "meta"])
@@ -60,3 +61,9 @@ def test_equal_states_are_not_and_little_is_sent(sent, at):
     kept += [torch.ones(2, device=at), *(torch.rand(100) for _ in range(100))]
     assert warned(kept, kept) == [], "only tensors are compared"
     assert [len(pickle.dumps(each)) < 100 for each in sent] == [True, True]
+
+
+@pytest.mark.usefixtures("sent")
+@pytest.mark.parametrize(("state", "number"), [({"loss": [1.0]}, 0), (torch.ones(2), 1)], ids=str)
+def test_a_state_of_global_rank_0_alone_differs_if_it_holds_tensors(state, number):
+    assert len(warned(state, None)) == number, "without tensors, as that of TrainingMonitor"

@@ -34,7 +34,7 @@ class SMPModel(pl.LightningModule):
 
     def training_step(self, batch, batch_idx):
         loss = self._loss(batch)
-        self.log("train_loss", loss, on_step=True, on_epoch=True, sync_dist=True)
+        self.log("train_loss", loss, False, None, True, True, sync_dist=True)  # on_step, on_epoch
         return {"loss": loss, "mean": batch["x"].mean()}
 
     def on_after_backward(self):
@@ -47,7 +47,7 @@ class SMPModel(pl.LightningModule):
         self.log_dict({"val_loss": self._loss(batch), "val_mean": batch["y"].mean()}, sync_dist=True, prog_bar=True)
 
     def test_step(self, batch, batch_idx):
-        self.log("test_loss", self._loss(batch), sync_dist=True)
+        self.log("train_loss", self._loss(batch), sync_dist=True)  # otherwise than in the training
 
     def predict_step(self, batch, batch_idx):
         return self.net(batch["x"])
@@ -95,7 +95,7 @@ def fit_plain(batch_size, mixed=False, **arguments):
     sampler = torch.utils.data.DistributedSampler(data(1).dataset, num_replicas=1, rank=0)
     alone.fit(model, data(batch_size, sampler=sampler), data(batch_size))
     metrics = {name: float(value) for name, value in alone.callback_metrics.items()}
-    tested = alone.test(model, data(batch_size), verbose=False)[0]["test_loss"]
+    tested = alone.test(model, data(batch_size), verbose=False)[0]["train_loss"]
     return {"weights": flat(model.state_dict()), "metrics": metrics, "tested": tested, "hooks": model.hooks}
 
 

@@ -39,6 +39,17 @@ def test_a_run(project, capsys, monkeypatch):
 
 
 @pytest.mark.full
+def test_a_run_of_a_script_that_reads_no_arguments(project, capsys):
+    (project.code / "script.py").write_text(
+        "import pytorch_lightning as pl, lightning_sm\nfrom tests.helpers.tiny import loader, tiny_model\n"
+        "trainer = pl.Trainer(**lightning_sm.trainer_settings(max_epochs=3))\n"
+        "trainer.fit(tiny_model(pl), loader(), loader())\nassert trainer.global_step == 1\n"
+    )
+    assert main(["metrics", "--run", "script.py"]) == 0
+    assert {each["Name"] for each in json.loads(capsys.readouterr().out)} == {"train_loss", "val_loss", "val_count"}
+
+
+@pytest.mark.full
 def test_a_run_that_fails_shows_why(project, capfd):
     assert main(["metrics", "--run", "--config=config.yaml", "--model=tiny_model.Missing"]) == 1
     said = capfd.readouterr().err

@@ -189,6 +189,22 @@ def test_validate_test_and_predict_of_one_trainer(namespace):
     assert "val_loss" not in found[3][2]
 
 
+def test_a_program_that_validates_by_itself_and_has_metrics_and_callbacks_of_its_own():
+    class Own(net(PL.module())):
+        def on_train_start(self):
+            self.trainer.fit_loop.epoch_loop.val_loop.run()
+
+        def on_validation_epoch_end(self):
+            self.trainer.callback_metrics["confusion"] = torch.eye(2)
+
+    class Timer(PL.module().Callback):
+        """None of Lightning's."""
+
+    _, _, found, _ = run(PL, Own(), val=loader(), callbacks=[Timer()])
+    assert stages(found) == ["validation end", "train end", "fit end"]
+    assert found[0][2].endswith("confusion=tensor([[1., 0.], [0., 1.]])")
+
+
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
 def test_an_exception_within_an_epoch(error):
     class Broken(net(PL.module())):

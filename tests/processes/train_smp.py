@@ -59,7 +59,7 @@ def train(case):
         "lr": fitted.optimizers[0].param_groups[0]["lr"],
         "strategy": type(fitted.strategy).__name__,
         "weights": whole(fitted),
-        "tested": fitted.test(model, batches, verbose=False)[0]["test_loss"],
+        "tested": fitted.test(model, batches, verbose=False)[0]["train_loss"],
         "predicted": [list(each.shape) for each in fitted.predict(model, batches)],
     }
     return {**seen, "calls": list(smp.calls)}

@@ -206,7 +206,7 @@ def test_a_changed_model_says_what_has_changed(job):
 
 def test_the_file_of_a_csv_logger_goes_on_unless_it_is_large(job, tmp_path, monkeypatch):
     def rows(folder, epochs, **more):
-        logger = pl.loggers.CSVLogger(tmp_path / folder)
+        logger = pl.loggers.CSVLogger(tmp_path / folder, prefix='two\nlines,"')
         with suppress(Interrupted):
             job.fit(epochs, logger=logger, log_every_n_steps=1, **more)
         return Path(logger.log_dir, "metrics.csv").read_text().splitlines()
@@ -214,7 +214,7 @@ def test_the_file_of_a_csv_logger_goes_on_unless_it_is_large(job, tmp_path, monk
     rows("first", 2, stop_after=EPOCH + 3)
     found = rows("second", 2)
     assert found == rows("whole", 2, program="whole-aaaaaa")
-    assert len(found) == 5
+    assert sum(row[:1].isdigit() for row in found) == 4
     monkeypatch.setattr("lightning_sm._lightning.csv_logs.MAX_STATE_BYTES", 100)
     rows("third", 3)
     assert len(rows("fourth", 4)) < len(found)

@@ -25,6 +25,7 @@ SHARDS = ["meta.pt", "sub/__0_0.distcp"]
 class FSDPStrategy(DDPStrategy):
     """One process's strategy that writes folders of two files, and then fails if it is told to."""
 
+    __module__ = "pytorch_lightning.strategies"
     error = None
     writer: ShardedWriter
 

@@ -34,6 +34,8 @@ def test_what_changes_on_the_way_is_no_file(tmp_path):
 class DeepSpeedStrategy(DDPStrategy):
     """Stands for a strategy that reads local paths only."""
 
+    __module__ = "pytorch_lightning.strategies"
+
     config = {"zero_optimization": {"stage": 2}}  # noqa: RUF012
 
 

@@ -48,6 +48,8 @@ class Remote(PL.module("loggers").Logger):
 class MLFlowLogger(Remote):
     """What Lightning's has of its arguments, without the package."""
 
+    __module__ = "pytorch_lightning.loggers"
+
     def __init__(self, experiment_name="lightning_logs", run_name=None, tracking_uri=None, save_dir="./mlruns"):
         super().__init__()
         self._experiment_name, self._run_name, self._tracking_uri = experiment_name, run_name, tracking_uri
