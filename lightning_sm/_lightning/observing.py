@@ -90,7 +90,7 @@ def hand_metrics_to(trainer: Any, logger: Any) -> Callable[[], None]:
         loggers, trainer.loggers = trainer.loggers, [*trainer.loggers, logger]
         try:
             # Lightning does not look at a metric that is no number, or a step that is none, where there are no loggers.
-            with suppress(ValueError, OverflowError):
+            with suppress(ValueError, TypeError, OverflowError):
                 original(*args, **kwargs)
         finally:
             trainer.loggers = loggers

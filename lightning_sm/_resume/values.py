@@ -10,6 +10,7 @@ from enum import Enum, EnumMeta
 from types import FunctionType, ModuleType
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Set, Tuple
 
+from lightning_sm._lightning import has_base
 from lightning_sm._lightning.results import MAX_STATE_BYTES
 from lightning_sm._resume.random_state import get_generator_state, is_generator
 
@@ -152,6 +153,8 @@ def packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) -> 
     except _NotSavedError as error:
         # An object may answer to any name, or with an error.
         is_iterator = hasattr(type(value), "__next__") and not hasattr(type(value), "read")
+        if has_base(type(value), "CombinedLoader"):  # which Lightning begins anew in each epoch
+            is_iterator = False
         # A module makes another dictionary each time.
         number = 0 if isinstance(value, dict) else id(value)
         return NotSaved(ITERATOR if is_iterator else str(error), number, _version(value, others), callable(value))
