@@ -54,7 +54,8 @@ def remove_stale(directory: str, save_id: str) -> None:
         path = os.path.join(directory, name)
         if _STALE.fullmatch(name) and not name.endswith(save_id):
             with suppress(OSError):  # another process has renamed or removed it
-                if os.lstat(path).st_mtime < _STARTED:
+                within = (os.path.join(base, file) for base, _, files in os.walk(path) for file in files)
+                if max(os.lstat(each).st_mtime for each in (path, *within)) < _STARTED:
                     log.info("Removing the incomplete checkpoint of an interrupted run: %s", path)
                     remove(path)
 

@@ -2,7 +2,6 @@
 
 import collections
 import os
-import re
 import threading
 from typing import Any, Dict
 
@@ -29,9 +28,7 @@ class Slow(NAMESPACE.module("plugins").CheckpointIO):
         if self.error is not None:
             raise self.error
         with open(path, "w"):
-            self.done.append(
-                ("save", re.findall(r"^\.(.*)\.partial-", os.path.basename(path))[0], int(checkpoint["step"]))
-            )
+            self.done.append(("save", os.path.basename(path), int(checkpoint["step"])))
 
     def load_checkpoint(self, path, map_location=None):
         return list(self.done)
