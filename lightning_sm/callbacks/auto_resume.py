@@ -75,7 +75,7 @@ class AutoResumeMixin(Callback):
 
     ``PROGRAM-DIGITS/fit-K/step-N.ckpt``, ``step-N.json``
       A save of fit K after N optimizer steps, a file or a folder of shards, and its record with sizes and checksums,
-      which is written last. The digits are those of the program's arguments and hyperparameters.
+      which is written last. The digits are those of the program's path, arguments and hyperparameters.
 
     ``PROGRAM-DIGITS/fit-K/checkpoints``
       What ``ModelCheckpoint`` callbacks without a ``dirpath`` save whose first fit is fit K; those of fit 0 save in
@@ -99,8 +99,8 @@ class AutoResumeMixin(Callback):
         resume: ``auto``: resume if a save is usable, else train from scratch. ``always``: the same, also from saves of
             other jobs and programs. ``never``: train from scratch. ``require``: raise an error if no save of any job
             is usable for the program's first fit.
-        identity: What identifies this program; by default the job's name, its hyperparameters and the program's
-            arguments.
+        identity: What identifies this program; by default the job's name, its hyperparameters and the program's path
+            and arguments.
         weights_only: Whether to load saves with ``torch.load(weights_only=True)``, which runs no code of the file.
             Sharded saves cannot be loaded so.
         save_every: Seconds between two saves; longer where saving would take more than 5 % of the time. Less than a
