@@ -18,7 +18,6 @@ _IGNORED_SETTINGS = frozenset(
         "ckpt_path",
         "config",
         "sagemaker",
-        "seed_everything",  # may have been drawn at random in the config; as a hyperparameter it is compared
         "subcommand",
         "trainer.accelerator",
         "trainer.default_root_dir",
@@ -69,7 +68,6 @@ class ProgramIdentity:
         """
         settings = {**dict(_flatten(config or {})), **dict(_flatten(job.hyperparameters.values))}
         kept = {key: value for key, value in settings.items() if not _is_ignored(key)}
-        kept["seed_everything"] = job.hyperparameters.values.get("seed_everything")
         path, arguments = _main_program()
         # The stages of a job may be scripts of one name, each in a folder of its own.
         kept["path of the script"] = path

@@ -42,7 +42,7 @@ def test_hyperparameters_count_but_limits(program):
 def test_of_a_cli_the_resolved_config_counts_and_not_the_words(program):
     config = {"model": {"class_path": "a.Net", "init_args": {"lr": 0.1}}, "trainer": {"max_epochs": 3}}
     plain = program("fit --config a.yaml", config)
-    longer = {**config, "trainer": {"max_epochs": 9}, "seed_everything": 3, "data": object()}
+    longer = {**config, "trainer": {"max_epochs": 9}, "data": object()}
     assert program("fit --model.lr 0.1", longer) == plain
     other = {**config, "model": {"class_path": "a.Net", "init_args": {"lr": 0.2}}}
     assert program("fit", other).differences(plain) == ("model.lr",)
