@@ -176,6 +176,13 @@ def test_tensors_of_each_kind(tensor):
         assert copied is not tensor
 
 
+def test_conjugate_and_negative_values_of_one_memory():
+    numbers = torch.rand(3, dtype=torch.cfloat)
+    views = {"all": numbers, "conjugate": numbers.conj(), "imaginary": numbers.imag, "negative": numbers.conj().imag}
+    copied = Snapshot().take(views)
+    assert all(torch.equal(copied[name], view) for name, view in views.items())
+
+
 def test_it_can_be_taken_again_after_one_under_inference_mode():
     snapshot, weights = Snapshot(), torch.ones(3)
     with torch.inference_mode():
