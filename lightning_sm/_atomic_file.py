@@ -25,6 +25,8 @@ __all__ = [
 ]
 
 _STALE = re.compile(r"\..+\.(partial|removed)-[0-9a-f]{16}")
+# How much of a name its hidden names keep: a character takes up to 4 bytes, and a name 255.
+_KEPT = 50
 # About the start of this process.
 _STARTED = time.time()
 
@@ -38,7 +40,7 @@ def partial_path(target: str, save_id: str, directory: str = "") -> str:
         directory: Where it is written; by default beside ``target``.
     """
     parent, name = os.path.split(target)
-    return os.path.join(directory or parent, f".{name[:100]}.partial-{save_id}")
+    return os.path.join(directory or parent, f".{name[:_KEPT]}.partial-{save_id}")
 
 
 def remove_stale(directory: str, save_id: str) -> None:
@@ -54,7 +56,8 @@ def remove_stale(directory: str, save_id: str) -> None:
         path = os.path.join(directory, name)
         if _STALE.fullmatch(name) and not name.endswith(save_id):
             with suppress(OSError):  # another process has renamed or removed it
-                if os.lstat(path).st_mtime < _STARTED:
+                within = (os.path.join(base, file) for base, _, files in os.walk(path) for file in files)
+                if max(os.lstat(each).st_mtime for each in (path, *within)) < _STARTED:
                     log.info("Removing the incomplete checkpoint of an interrupted run: %s", path)
                     remove(path)
 
@@ -126,7 +129,7 @@ def remove(path: str) -> None:
 def remove_at_once(path: str) -> None:
     """Remove a file or directory: first its name, so that nobody sees a part of it. Errors are ignored."""
     parent, name = os.path.split(os.path.abspath(path))
-    hidden = os.path.join(parent, f".{name[:100]}.removed-{secrets.token_hex(8)}")
+    hidden = os.path.join(parent, f".{name[:_KEPT]}.removed-{secrets.token_hex(8)}")
     with suppress(OSError):  # another host on a shared file system was faster, or nothing is there
         os.rename(path, hidden)
         remove(hidden)

@@ -121,9 +121,9 @@ def few_modules():
 
     own_modules = program.own_modules
 
-    def others(number):
+    def others(loaded):
         # The library of set-ups is as a project's modules are.
-        found = own_modules(number)
+        found = own_modules(loaded)
         return [each for each in found if each.startswith("tests.helpers.setups") or not each.startswith("tests.")]
 
     with pytest.MonkeyPatch.context() as patched:

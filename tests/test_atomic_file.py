@@ -4,7 +4,7 @@ import os
 import pytest
 
 from lightning_sm import _atomic_file
-from lightning_sm._atomic_file import remove_on_error, replace_atomically
+from lightning_sm._atomic_file import partial_path, remove_at_once, remove_on_error, replace_atomically
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
@@ -24,6 +24,16 @@ def test_a_mount_that_cannot_be_told_to_flush(tmp_path, monkeypatch, number):
             replace_atomically(str(tmp_path / "partial"), str(tmp_path / "final"))
         assert (tmp_path / "final").read_text() == "old"
     assert os.listdir(tmp_path) == ["final"]
+
+
+def test_a_hidden_name_is_never_too_long(tmp_path):
+    target = tmp_path / ("權" * 85)
+    partial = partial_path(str(target), "0" * 16)
+    for path in (partial, target):
+        open(path, "w").close()
+    replace_atomically(partial, str(target))
+    remove_at_once(str(target))
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("is_link", [True, False])

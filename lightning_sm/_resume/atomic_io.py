@@ -39,7 +39,7 @@ _MAX_SNAPSHOTS = 2
 
 
 class AtomicCheckpointIOMixin(_Base):
-    """Write to a hidden file in the same directory, and rename it to the final name when it is complete.
+    """Write to a hidden file or folder in the same directory, and rename it to the final name when it is complete.
 
     Neither SageMaker's uploader nor a process that searches for a checkpoint sees an incomplete file, and a save that
     fails or is killed leaves the older file intact. Lightning's ``TorchCheckpointIO`` does not guarantee that: older
@@ -199,8 +199,23 @@ class AtomicCheckpointIOMixin(_Base):
             if directory not in self._cleaned:
                 self._cleaned.add(directory)
                 remove_stale(directory, save_id)
-            self._write(checkpoint, hidden, options, is_own=record is not None)
-            replace_atomically(hidden, target)
+            checkpoint_io = self._io_for(target, is_own=record is not None)
+            if self._is_lightnings(checkpoint_io, options):
+                _write_file(checkpoint_io, checkpoint, hidden)
+                replace_atomically(hidden, target)
+            else:
+                # It may give the path another ending, or write files beside it.
+                os.mkdir(hidden)
+                checkpoint_io.save_checkpoint(checkpoint, os.path.join(hidden, name), **options)
+                written = sorted(os.listdir(hidden), key=lambda each: each == name)
+                if not written:
+                    raise CheckpointError(
+                        f"{type(checkpoint_io).__name__}.save_checkpoint has returned without writing {target}.",
+                        hint="Let it return when all is written; with sagemaker.async_save a thread calls it.",
+                    )
+                for each in written:
+                    replace_atomically(os.path.join(hidden, each), os.path.join(directory, each))
+                os.rmdir(hidden)
             if record is not None:
                 complete_record(record, directory, [SavedFile.read(directory, name)])
 
@@ -222,7 +237,7 @@ class AtomicCheckpointIOMixin(_Base):
             with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder:
                 part = os.path.join(folder, "checkpoint")
                 with _checkpoint_errors(url):
-                    self._write(checkpoint, part, options, is_own=record is not None)
+                    _write_file(self._io_for(part, is_own=record is not None), checkpoint, part)
                 parent, _, name = url.rpartition("/")
                 Storage(parent).upload(part, name)
                 if record is not None:
@@ -242,19 +257,6 @@ class AtomicCheckpointIOMixin(_Base):
     def _is_lightnings(self, checkpoint_io: Any, options: Any) -> bool:
         return type(checkpoint_io) is self.namespace.module("plugins").TorchCheckpointIO and not options
 
-    def _write(self, checkpoint: Any, partial: str, options: Any, *, is_own: bool) -> None:
-        checkpoint_io = self._io_for(partial, is_own=is_own)
-        if self._is_lightnings(checkpoint_io, options):
-            import torch
-
-            try:
-                # TorchCheckpointIO makes two more copies of the checkpoint in memory and one in /tmp before this file.
-                torch.save(checkpoint, partial)
-                return
-            except AttributeError:  # a hyperparameter that cannot be pickled, which older Lightnings leave out
-                pass
-        checkpoint_io.save_checkpoint(checkpoint, partial, **options)
-
 
 def atomic_checkpoint_io(namespace: Namespace) -> type:
     """Return ``AtomicCheckpointIO`` for one of Lightning's namespaces."""
@@ -272,3 +274,14 @@ def _checkpoint_errors(path: str) -> Iterator[None]:
             f"The checkpoint {path} could not be saved ({type(error).__name__}: {error}). An older one is unchanged.",
             hint="Check the free space on the disk and its mount: use a larger volume_size, or keep fewer checkpoints.",
         ) from error
+
+
+def _write_file(checkpoint_io: Any, checkpoint: Any, path: str) -> None:
+    """Write a file as Lightning's ``TorchCheckpointIO`` does."""
+    import torch
+
+    try:
+        # TorchCheckpointIO makes two more copies of the checkpoint in memory and one in /tmp before this file.
+        torch.save(checkpoint, path)
+    except AttributeError:  # a hyperparameter that cannot be pickled, which older Lightnings leave out
+        checkpoint_io.save_checkpoint(checkpoint, path)

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
 from lightning_sm._lightning.collectives import broadcast
 from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.trainer import Trainer
+from lightning_sm._resume.series import is_in_series
 from lightning_sm._resume.storage import Storage, is_remote, real_path
 
 __all__ = [
@@ -32,10 +33,19 @@ def list_checkpoints(trainer: Trainer, root: str) -> List[str]:
     """
     found = set()
     for directory in _directories(trainer):
-        for name in Storage(directory).names():
-            if name.endswith(".ckpt"):
+        for name in _names_in(directory):
+            if name.endswith(".ckpt") and not is_in_series(name):
                 found.add(_relative(os.path.join(directory, name), root))
     return sorted(found)
+
+
+def _names_in(directory: str) -> Iterator[str]:
+    """The names in a directory, and below it on a disk: a slash in the name of a metric makes a folder."""
+    if is_remote(directory):
+        yield from Storage(directory).names()
+        return
+    for base, folders, files in os.walk(directory):
+        yield from (os.path.relpath(os.path.join(base, name), directory) for name in (*folders, *files))
 
 
 def _directories(trainer: Trainer) -> Set[str]:

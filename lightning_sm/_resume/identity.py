@@ -18,7 +18,6 @@ _IGNORED_SETTINGS = frozenset(
         "ckpt_path",
         "config",
         "sagemaker",
-        "seed_everything",  # may have been drawn at random in the config; as a hyperparameter it is compared
         "subcommand",
         "trainer.accelerator",
         "trainer.default_root_dir",
@@ -52,7 +51,7 @@ class ProgramIdentity:
         job_name: The training job's name; ``None`` outside of a job.
         program: The name of the program's main file or module.
         settings: A digest of each hyperparameter and of each setting that affects what is trained, by its dotted key,
-            and of the program's arguments.
+            and of the program's path and arguments.
     """
 
     job_name: Optional[str] = None
@@ -69,11 +68,12 @@ class ProgramIdentity:
         """
         settings = {**dict(_flatten(config or {})), **dict(_flatten(job.hyperparameters.values))}
         kept = {key: value for key, value in settings.items() if not _is_ignored(key)}
-        kept["seed"] = job.hyperparameters.values.get("seed_everything")
-        program, arguments = _main_program()
+        path, arguments = _main_program()
+        # The stages of a job may be scripts of one name, each in a folder of its own.
+        kept["path of the script"] = path
         if config is None:
             kept["arguments"] = list(arguments)
-        return cls(job.name, program, {key: _digest(value, job) for key, value in sorted(kept.items())})
+        return cls(job.name, _name_of(path), {key: _digest(value, job) for key, value in sorted(kept.items())})
 
     @property
     def series(self) -> str:
@@ -164,13 +164,18 @@ def _is_number(value: Any) -> bool:
 
 
 def _main_program() -> Tuple[str, Sequence[str]]:
-    """The name of the program that this process runs, and its arguments; none for an interactive one."""
+    """The file or module that this process runs, and its arguments; none for an interactive one."""
     main = sys.modules.get("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if file is None:
         return "interactive", ()
-    name = spec.name if spec is not None else os.path.splitext(os.path.basename(file))[0]
-    return re.sub(r"[^A-Za-z0-9_.]+", "_", name.replace(".__main__", "")).strip("._") or "program", sys.argv[1:]
+    # As Python has it: in the program's working directory of later a relative one (Python 3.8) would be another file.
+    return file if spec is None else spec.name, sys.argv[1:]
+
+
+def _name_of(path: str) -> str:
+    name = re.sub(r"\.py$", "", os.path.basename(path)).replace(".__main__", "")
+    return re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("._") or "program"
 
 
 def _flatten(values: Mapping[str, Any], at: str = "") -> Iterator[Tuple[str, Any]]:

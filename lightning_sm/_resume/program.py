@@ -23,7 +23,7 @@ _BASES = ("abc", "argparse", "collections", "collections.abc", "_collections_abc
 
 def program_owners() -> Iterator[Tuple[str, Any]]:
     """The script and the project's other modules, and the classes of each, which hold variables, by names."""
-    for name in own_modules(len(sys.modules)):
+    for name in own_modules(tuple(sys.modules)):
         module = sys.modules.get(name)
         owner = PROGRAM[0] if name == _MAIN else PROGRAM[1] + name
         yield owner, module
@@ -33,9 +33,9 @@ def program_owners() -> Iterator[Tuple[str, Any]]:
 
 
 @functools.lru_cache(maxsize=1)
-def own_modules(number: int) -> List[str]:
-    """The project's modules, of so many that are loaded: thousands of libraries are looked at again after an import."""
-    modules = [name for name, each in sys.modules.items() if isinstance(each, ModuleType)]
+def own_modules(loaded: Tuple[str, ...]) -> List[str]:
+    """The project's modules, of those that are loaded: thousands of libraries are looked at again after an import."""
+    modules = [name for name in loaded if isinstance(sys.modules.get(name), ModuleType)]
     return sorted(name for name in modules if is_own(name) and not is_others(name))
 
 

@@ -102,7 +102,9 @@ class Series:
     def remove_later_fits(self) -> None:
         """Remove the saves of the program's later fits, which started from what is trained anew now."""
         program = Storage(f"{self.root}/{self.program}")
-        remove_from(program, [name for name in program.names() if _fit_number(name) > self.number])
+        # A hidden one is what a kill has left of such a removal.
+        later = [name for name in program.names() if _fit_number(name) > self.number or name.startswith(".fit-")]
+        remove_from(program, later)
 
     def thin_out_earlier(self) -> None:
         """Keep the last save only of the fits before this one on this host, when this one has ended."""

@@ -37,7 +37,9 @@ class Snapshot:
         with torch.inference_mode(False), torch.no_grad():
             for owner in _copyable_tensors(checkpoint, set()):
                 tensor = owner if type(owner) is torch.Tensor else owner.to_local().detach()
-                key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+                # Of one place in memory torch may take the conjugate values, or the negative ones.
+                values = (tensor.dtype, tensor.is_conj(), tensor.is_neg())
+                key = (tensor.device, tensor.data_ptr(), *values, tensor.shape, tensor.stride())
                 if key not in self._buffers:
                     buffer = before.get(key)
                     if buffer is None:

@@ -19,7 +19,8 @@ from lightning_sm.errors import CheckpointError
 
 __all__ = ["Storage", "check_url", "forget_systems", "is_remote", "is_s3", "real_path", "storage_error"]
 
-_S3_URL = re.compile(r"s3://[A-Za-z0-9._-]{1,255}(/[^?#]*)?")
+# fsspec takes *, ? and brackets for patterns: with them a removal would remove other objects, or none.
+_S3_URL = re.compile(r"s3://[A-Za-z0-9._-]{1,255}(/[^?#*\[\]]*)?")
 _PARTS, _CHUNK = 8, 16 * 1024**2
 _LEAST_BYTES_PER_SECOND = 5e6
 
@@ -54,7 +55,7 @@ def check_url(url: str, what: str = "checkpoint directory") -> None:
     if not _S3_URL.fullmatch(url):
         raise CheckpointError(
             f"The {what} {url} is neither a local directory nor a URL of S3.",
-            hint="It has the form s3://BUCKET/PREFIX, or is a local directory, which SageMaker uploads to S3.",
+            hint="It is s3://BUCKET/PREFIX without *?#[], or a local directory, which SageMaker uploads to S3.",
         )
     if importlib.util.find_spec("s3fs") is None:
         raise CheckpointError(

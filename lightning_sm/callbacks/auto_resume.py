@@ -75,7 +75,7 @@ class AutoResumeMixin(Callback):
 
     ``PROGRAM-DIGITS/fit-K/step-N.ckpt``, ``step-N.json``
       A save of fit K after N optimizer steps, a file or a folder of shards, and its record with sizes and checksums,
-      which is written last. The digits are those of the program's arguments and hyperparameters.
+      which is written last. The digits are those of the program's path, arguments and hyperparameters.
 
     ``PROGRAM-DIGITS/fit-K/checkpoints``
       What ``ModelCheckpoint`` callbacks without a ``dirpath`` save whose first fit is fit K; those of fit 0 save in
@@ -99,8 +99,8 @@ class AutoResumeMixin(Callback):
         resume: ``auto``: resume if a save is usable, else train from scratch. ``always``: the same, also from saves of
             other jobs and programs. ``never``: train from scratch. ``require``: raise an error if no save of any job
             is usable for the program's first fit.
-        identity: What identifies this program; by default the job's name, its hyperparameters and the program's
-            arguments.
+        identity: What identifies this program; by default the job's name, its hyperparameters and the program's path
+            and arguments.
         weights_only: Whether to load saves with ``torch.load(weights_only=True)``, which runs no code of the file.
             Sharded saves cannot be loaded so.
         save_every: Seconds between two saves; longer where saving would take more than 5 % of the time. Less than a
@@ -432,14 +432,12 @@ class AutoResumeMixin(Callback):
 
     def _after_run(self, trainer: Trainer, pl_module: Any) -> None:
         """After all ``on_train_end`` hooks: record that the fit has ended, or let a fit that had ended end again."""
-        fit = self._chosen.fit
         if self._restorer.replays:
             self._restorer.end_replay(trainer)
         elif self.saver is None:
             return
-        if fit is not None and self._had_ended:
-            if fit.weights is not None:
-                self._load_weights(trainer, pl_module, fit.weights)
+        ended = self._chosen.fit if self._had_ended else None
+        if ended is not None and (ended.weights is None or self._load_weights(trainer, pl_module, ended.weights)):
             return
         # Callbacks that replace whole weights are refused where these are sharded.
         has_changed = not is_sharded(trainer) and not are_equal(sums_of(pl_module), self._weight_sums)
@@ -463,16 +461,18 @@ class AutoResumeMixin(Callback):
         self._fit = replace(self._fit, ended=True, raised=None)
         on_main_rank(trainer, series.directory, write, "cannot be written ({})")
 
-    def _load_weights(self, trainer: Trainer, pl_module: Any, weights: SavedFile) -> None:
+    def _load_weights(self, trainer: Trainer, pl_module: Any, weights: SavedFile) -> bool:
+        """Load the weights after the end of training; return whether they are whole, as every rank does."""
         source = self._chosen.source
         problem = self._files.obtain(trainer, source, (weights,))
-        if problem is not None:
-            raise CheckpointError(
-                f"The weights after the end of training in {source} cannot be used: {problem}.", hint=_FROM_SCRATCH
-            )
-        path = self._files.path(source, weights.name)
-        pl_module.load_state_dict(load_file(path, weights_only=self.weights_only))
+        if problem is None:
+            path = self._files.path(source, weights.name)
+            pl_module.load_state_dict(load_file(path, weights_only=self.weights_only))
+        elif trainer.is_global_zero:
+            # SageMaker uploads file by file: an interruption may leave the record without them.
+            log.warning("Skipped %s in %s: %s. The fit ends anew from its last save", weights.name, source, problem)
         self._files.close()
+        return problem is None
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Wait for pending saves, and note the error. What fails is only logged: training failed for another reason."""

@@ -237,7 +237,12 @@ def _auto_resume(
     if auto_resume is not None:
         import yaml
 
-        identity = ProgramIdentity.of(context.job, None if config is None else yaml.safe_load(config))
+        values = None if config is None else yaml.safe_load(config)
+        if values is not None:
+            # As it was set: Lightning draws one, another at each start, for a seed that is true.
+            is_set = context.given.source_of("seed_everything") is not None
+            values["seed_everything"] = context.given.get("seed_everything") if is_set else None
+        identity = ProgramIdentity.of(context.job, values)
         more = {"save_every": seconds, "async_save": options.async_save, "places": places}
         own.append(auto_resume(directory, options.resume, identity, options.resume_weights_only, **more))
     finetuning = _absent("FinetuningState", present, context)

@@ -229,3 +229,18 @@ def test_a_parser_that_refuses_a_channel_is_told_to_whom_it_belongs(container):
     with pytest.raises(HyperparameterError, match=r"HINT: The channel 'train' feeds data.init_args.train; set sagemak"):
         container.cli()
     assert "or to '' for none" in container.failure
+
+
+def test_a_seed_that_is_set_tells_one_training_from_another(container):
+    """As that of each run of a loop in an entry point. One that Lightning draws is another at each start of a job."""
+
+    def series(*words):
+        return named(container.cli(*words), "AutoResume")[0].identity.series
+
+    in_file = series()
+    config = container.code / "config.yaml"
+    config.write_text(config.read_text().replace("seed_everything: 1", "seed_everything: true"))
+    drawn = series()
+    assert in_file == series("--seed_everything=1")
+    assert len({in_file, drawn, series("--seed_everything=2")}) == 3
+    assert series() == drawn

@@ -1,6 +1,7 @@
 import os
 import resource
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,6 +34,45 @@ class Other(PL.module("plugins").CheckpointIO):
 
     def remove_checkpoint(self, path):
         os.unlink(path)
+
+
+def with_other_ending(checkpoint, path):
+    torch.save(checkpoint, Path(path).with_suffix(".pth"))
+
+
+def with_notes(checkpoint, path):
+    torch.save(checkpoint, path)
+    Path(f"{path}.json").write_text(str(int(checkpoint["step"])))
+
+
+def as_folder(checkpoint, path):
+    os.mkdir(path)
+    torch.save(checkpoint, os.path.join(path, "weights"))
+
+
+@pytest.mark.parametrize(
+    ("save", "names"),
+    [
+        (with_other_ending, ["a.pth"]),
+        (with_notes, ["a.ckpt", "a.ckpt.json"]),
+        (as_folder, ["a.ckpt"]),
+    ],
+)
+def test_an_own_way_of_writing_decides_its_names(tmp_path, save, names):
+    atomic = ATOMIC(Other(save))
+    for step in (1, 2):
+        atomic.save_checkpoint({"step": torch.tensor(step)}, str(tmp_path / "a.ckpt"))
+    assert sorted(os.listdir(tmp_path)) == names
+    file = tmp_path / "a.ckpt" / "weights" if save is as_folder else tmp_path / names[0]
+    assert saved(file) == 2
+    if save is with_notes:
+        assert (tmp_path / "a.ckpt.json").read_text() == "2"
+
+
+def test_an_own_way_that_writes_nothing_is_an_error(tmp_path):
+    with pytest.raises(CheckpointError, match=r"Other\.save_checkpoint has returned without writing .*a\.ckpt"):
+        ATOMIC(Other(lambda checkpoint, path: None)).save_checkpoint({}, str(tmp_path / "a.ckpt"))
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.fixture(params=["Lightning's", "another"])
@@ -87,8 +127,11 @@ def test_what_a_killed_run_left_behind_is_removed_once(lines, atomic, tmp_path):
         (tmp_path / name).write_text("kept")
     for path in tmp_path.iterdir():
         os.utime(path, (1e9, 1e9))  # long before this process
+    kept |= {".best.ckpt.partial-33c0ffee00c0ffee", ".folder.ckpt.partial-44c0ffee00c0ffee"}
     (tmp_path / ".best.ckpt.partial-33c0ffee00c0ffee").write_text("of another process, which is saving")
-    kept.add(".best.ckpt.partial-33c0ffee00c0ffee")
+    (tmp_path / ".folder.ckpt.partial-44c0ffee00c0ffee").mkdir()
+    (tmp_path / ".folder.ckpt.partial-44c0ffee00c0ffee" / "shard").write_text("the same")
+    os.utime(tmp_path / ".folder.ckpt.partial-44c0ffee00c0ffee", (1e9, 1e9))
     atomic.save_checkpoint({"step": torch.tensor(1)}, str(tmp_path / "last.ckpt"))
     (tmp_path / ".last.ckpt.partial-22c0ffee00c0ffee").write_text("not looked for again")
     atomic.save_checkpoint({"step": torch.tensor(2)}, str(tmp_path / "last.ckpt"))

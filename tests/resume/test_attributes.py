@@ -424,6 +424,31 @@ def test_global_variables(lines, monkeypatch, name, owner):
     assert lines == [f"Not saved for a restart: the attribute {owner}.rule, {what}"]
 
 
+def test_modules_that_come_and_go(monkeypatch):
+    """One takes the place of another, and a thread imports one while a save looks at all of them."""
+
+    class Importing:
+        @property
+        def __class__(self):
+            monkeypatch.setitem(sys.modules, f"imported-{len(sys.modules)}", ModuleType("imported"))
+            return object
+
+    def loaded(name):
+        module: Any = ModuleType(name)
+        module.__file__, module.count = __file__, 1
+        monkeypatch.setitem(sys.modules, name, module)
+        return module
+
+    loaded("old")
+    for _ in range(2):  # torch imports at the first save
+        assert saved_of(lambda owner: None) == {}
+    monkeypatch.delitem(sys.modules, "old")
+    new = loaded("new")
+    assert saved_of(lambda owner: setattr(new, "count", 2)) == {"module new": {"count": 2}}
+    monkeypatch.setitem(sys.modules, "importing", Importing())
+    assert saved_of(lambda owner: None) == {}
+
+
 def test_what_hooks_set_is_saved_but_for_texts_readings_of_clocks_and_other_objects(lines):
     model: Any = Model()
     kept, trainer = Attributes(NAMESPACE), trainer_of(model)

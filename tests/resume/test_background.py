@@ -2,7 +2,6 @@
 
 import collections
 import os
-import re
 import threading
 from typing import Any, Dict
 
@@ -29,9 +28,7 @@ class Slow(NAMESPACE.module("plugins").CheckpointIO):
         if self.error is not None:
             raise self.error
         with open(path, "w"):
-            self.done.append(
-                ("save", re.findall(r"^\.(.*)\.partial-", os.path.basename(path))[0], int(checkpoint["step"]))
-            )
+            self.done.append(("save", os.path.basename(path), int(checkpoint["step"])))
 
     def load_checkpoint(self, path, map_location=None):
         return list(self.done)
@@ -177,6 +174,13 @@ def test_tensors_of_each_kind(tensor):
         assert (copied.dtype, copied.shape, type(copied)) == (tensor.dtype, tensor.shape, type(tensor))
         assert torch.equal(copied.to_dense(), tensor.to_dense()) if tensor.is_sparse else torch.equal(copied, tensor)
         assert copied is not tensor
+
+
+def test_conjugate_and_negative_values_of_one_memory():
+    numbers = torch.rand(3, dtype=torch.cfloat)
+    views = {"all": numbers, "conjugate": numbers.conj(), "imaginary": numbers.imag, "negative": numbers.conj().imag}
+    copied = Snapshot().take(views)
+    assert all(torch.equal(copied[name], view) for name, view in views.items())
 
 
 def test_it_can_be_taken_again_after_one_under_inference_mode():

@@ -42,6 +42,17 @@ def test_what_was_written_after_the_last_save_is_written_again_under_its_name(jo
     assert own.last_model_path.endswith("last.ckpt")
 
 
+def test_a_slash_in_a_name_makes_folders(job):
+    """As in those of metrics, such as ``val/loss``."""
+    for after in (4, 9, None):
+        fit(job, after, name="{epoch}-val/{step}")
+    found = [path.relative_to(job.directory / "own").as_posix() for path in job.directory.glob("own/**/*.ckpt")]
+    assert sorted(found) == [
+        *(f"epoch={epoch}-val/step={EPOCH * epoch + step}.ckpt" for epoch in (0, 1) for step in (4, 8)),
+        "last.ckpt",
+    ]
+
+
 def test_a_file_of_somebody_else_stays(job):
     (job.directory / "own").mkdir(parents=True)
     for name in ("step=4.ckpt", "last.ckpt"):

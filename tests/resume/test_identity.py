@@ -34,7 +34,7 @@ def test_hyperparameters_count_but_limits(program):
     assert program(lr=0.1, max_epochs=5, sagemaker={"resume": "never"}, **{"trainer.devices": 2}) == plain
     assert program(lr=0.1, **{"max-epochs": 5}) == plain
     assert program(lr=0.1, trainer={"max_epochs": 5, "logger": {"class_path": "CSVLogger"}}) == plain
-    for more in ({"lr": 0.2}, {"seed_everything": 1}, {"trainer": {"precision": 16}}):
+    for more in ({"lr": 0.2}, {"seed_everything": 1}, {"seed": 1}, {"trainer": {"precision": 16}}):
         assert program(**{"lr": 0.1, **more}).series != plain.series, more
     assert program(lr=0.2).differences(plain) == ("lr",)
 
@@ -42,10 +42,23 @@ def test_hyperparameters_count_but_limits(program):
 def test_of_a_cli_the_resolved_config_counts_and_not_the_words(program):
     config = {"model": {"class_path": "a.Net", "init_args": {"lr": 0.1}}, "trainer": {"max_epochs": 3}}
     plain = program("fit --config a.yaml", config)
-    longer = {**config, "trainer": {"max_epochs": 9}, "seed_everything": 3, "data": object()}
+    longer = {**config, "trainer": {"max_epochs": 9}, "data": object()}
     assert program("fit --model.lr 0.1", longer) == plain
     other = {**config, "model": {"class_path": "a.Net", "init_args": {"lr": 0.2}}}
     assert program("fit", other).differences(plain) == ("model.lr",)
+
+
+def test_scripts_of_one_name_in_two_folders_are_two_programs(program):
+    """As the stages of a job that are run one after another: the second one is no restart of the first."""
+
+    def at(path):
+        return program("--lr 1", main=SimpleNamespace(__file__=path, __spec__=None))
+
+    names = ("pretrain/train.py", "finetune/train.py", "訓練.py", "評価.py")
+    first, *others = (at(f"/opt/ml/code/{name}") for name in names)
+    assert len({each.series for each in (first, *others)}) == 4
+    assert first.differences(others[0]) == ("path of the script",)
+    assert at("/tmp/rehearsal/code/pretrain/train.py") == first
 
 
 def test_a_rehearsal_in_another_directory_is_the_same_program(program):

@@ -67,6 +67,13 @@ def test_what_is_no_save_stays(series):
     assert series.fit() == FitRecord(ended=True)
 
 
+def test_later_fits_are_removed_with_what_a_kill_has_left_of_them(tmp_path):
+    for name in ("fit-1/a", "fit-2/a", "fit-10/a", ".fit-3.removed-00c0ffee00c0ffee/a", "own"):
+        put(f"{tmp_path}/train-aaaaaa/{name}", b"1")
+    Series(str(tmp_path), "train-aaaaaa", 1).remove_later_fits()
+    assert sorted(path.name for path in (tmp_path / "train-aaaaaa").iterdir()) == ["fit-1", "own"]
+
+
 def test_a_record_goes_before_its_checkpoint(series, monkeypatch):
     for step in (1, 2):
         save(series, step, step)

@@ -50,7 +50,9 @@ def other_endpoints_are_forgotten(monkeypatch):
         ("gs://bucket/a", "gs://bucket/a is neither", "s3://BUCKET/PREFIX"),
         ("s3://", "s3:// is neither", "s3://BUCKET/PREFIX"),
         ("s3://user:pw@bucket/a", "is neither", "s3://BUCKET/PREFIX"),
-        ("file:///data", "is neither a local directory nor", "or is a local directory"),
+        ("file:///data", "is neither a local directory nor", "or a local directory"),
+        ("s3://bucket/run-*/a", "is neither", "without *?#[]"),
+        ("s3://bucket/run[1]", "is neither", "without *?#[]"),
     ],
 )
 def test_other_urls_are_refused(url, problem, hint):
