@@ -232,6 +232,11 @@ class SMDDPMixin(DataParallelMixin):
         # Hooks at the end of training save the model.
         self._undo.append(before_train_end(trainer, lambda: self.communication.average_weights()))
 
+    def load_model_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Load weights. Within a fit a search (``LearningRateFinder``) goes back to those of its start so."""
+        super().load_model_state_dict(*args, **kwargs)
+        self.communication.load({}, is_same_world=False)
+
     def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
         """Step, and average the weights if that is due."""
         self.communication.before_step()

@@ -168,14 +168,14 @@ def _linear_samples():
     return TensorDataset(inputs, inputs.sum(1, keepdim=True))
 
 
-def train_linear(pl):
-    """Train a small model as ``outer`` does, and return the weights that it has for a hook at the end."""
+def train_linear(pl, *, searches=False):
+    """Train a small model as ``outer`` does, after a search or without; return its weights for a hook at the end."""
     forget_fits()
 
     class Linear(pl.LightningModule):
         def __init__(self):
             super().__init__()
-            self.layers = _linear()
+            self.layers, self.lr = _linear(), 1e-2
 
         def training_step(self, batch, batch_index):
             return torch.nn.functional.mse_loss(self.layers(batch[0]), batch[1])
@@ -186,11 +186,18 @@ def train_linear(pl):
         def on_train_end(self):
             self.ended = weights(self)
 
+    class Search(pl.callbacks.LearningRateFinder):
+        """Finds what the model has."""
+
+        def lr_find(self, trainer, module):
+            super().lr_find(trainer, module)
+            trainer.optimizers[0].param_groups[0]["lr"] = 1e-2
+
     model = Linear()
     trainer = pl.Trainer(
         **ranks(2), strategy=lightning_sm.SMDDPStrategy(**SETUPS["outer"]), max_epochs=1,
         logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-        use_distributed_sampler=False,
+        use_distributed_sampler=False, callbacks=[Search(num_training_steps=9)] if searches else [],
     )  # fmt: skip
     own = range(int(os.environ["RANK"]), 2 * FEW_STEPS, 2)
     trainer.fit(model, DataLoader(Subset(_linear_samples(), own), batch_size=1))
@@ -241,6 +248,7 @@ def main(folder, namespace, saves, which):
         for name in SETUPS:
             seen[name] = train(pl, name, Path(folder, "whole", name))
         seen["linear"] = {"found": train_linear(pl), "expected": train_linear_by_hand()}
+        assert train_linear(pl, searches=True) == seen["linear"]["found"]
     for name, step in KILLED.items():
         if which == "resumed":
             seen[name] = train(pl, name, Path(saves, name))
