@@ -248,7 +248,9 @@ def main(folder, namespace, saves, which):
         for name in SETUPS:
             seen[name] = train(pl, name, Path(folder, "whole", name))
         seen["linear"] = {"found": train_linear(pl), "expected": train_linear_by_hand()}
-        assert train_linear(pl, searches=True) == seen["linear"]["found"]
+        # Up to 2.5.0 the fit itself is another one after a search: batches of an epoch are left out.
+        if Namespace(pl.__name__).version >= (2, 6):
+            assert train_linear(pl, searches=True) == seen["linear"]["found"]
     for name, step in KILLED.items():
         if which == "resumed":
             seen[name] = train(pl, name, Path(saves, name))
