@@ -277,10 +277,10 @@ class Communication:
         return None
 
     def load(self, state: Mapping[str, Any], is_same_world: bool) -> None:
-        """Continue with what :meth:`state` returned.
+        """Continue with what :meth:`state` returned, and without anything of the steps until now.
 
         Args:
-            state: The state of this process, or of any other if ``is_same_world`` is false.
+            state: The state of this process, or of any other if ``is_same_world`` is false; empty to begin anew.
             is_same_world: Whether as many processes train as did.
         """
 

@@ -166,6 +166,7 @@ class LocalSteps(Communication):
     def load(self, state: Mapping[str, Any], is_same_world: bool) -> None:
         """Continue; with another number of processes from the average of the weights."""
         self._steps = self._state.iter = state.get("steps", 0)
+        self._differ, self._outer_steps = False, None
         # It is the same on all processes, however many there were.
         if self._outer is not None and "outer" in state:
             device = self._parameters[0].device

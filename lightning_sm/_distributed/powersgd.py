@@ -1,5 +1,6 @@
 """``PowerSGD``: torch's hook, with its collectives in one order on all processes and a state that can be saved."""
 
+from functools import partial
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import torch
@@ -50,12 +51,14 @@ class PowerSGD(Communication):
                     hint="Give it the shape (1,), or set gradient_compression to bf16.",
                 )
         self._hook = powersgd.powerSGD_hook
-        self._state: Any = powersgd.PowerSGDState(
+        self._new_state = partial(
+            powersgd.PowerSGDState,
             None,
             matrix_approximation_rank=rank,
             start_powerSGD_iter=warmup_steps,
             min_compression_rate=_MIN_COMPRESSION_RATE,
         )
+        self._state: Any = self._new_state()
         self._in_order = torch.distributed.get_backend() != "nccl"
         # The parameters of each bucket, and what belongs to parameters of buckets that there are no more or not yet.
         self._buckets: Dict[int, Tuple[Any, ...]] = {}
@@ -116,6 +119,7 @@ class PowerSGD(Communication):
 
     def load(self, state: Mapping[str, Any], is_same_world: bool) -> None:
         """Continue; with another rank or number of processes without errors and matrices."""
+        self._state, self._buckets, self._kept = self._new_state(), {}, {}
         self._state.iter = state.get("steps", 0)
         if is_same_world and state.get("rank") == self._state.matrix_approximation_rank:
             self._kept = dict(state["parameters"])

@@ -7,7 +7,9 @@ from lightning_sm._distributed.communication import AUTO, Communication, Communi
 from lightning_sm._distributed.local_steps import LocalSteps
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._distributed.powersgd import PowerSGD
+from lightning_sm._lightning.replaced_method import UndoList
 from lightning_sm._lightning.trainer import callbacks_named
+from lightning_sm._lightning.trainer_hooks import before_train_end
 from lightning_sm._logging import log
 from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
 
@@ -154,6 +156,7 @@ class SMDDPMixin(DataParallelMixin):
             kwargs["bucket_cap_mb"] = bucket_cap_mb
         #: What is sent in the steps of the fit that runs.
         self.communication = Communication(None)
+        self._undo = UndoList()
         super().__init__(process_group_backend, cluster_environment, **kwargs)
 
     def configure_ddp(self) -> None:
@@ -226,6 +229,13 @@ class SMDDPMixin(DataParallelMixin):
             )
         super().setup(trainer)
         self.communication.setup(self)
+        # Hooks at the end of training save the model.
+        self._undo.append(before_train_end(trainer, lambda: self.communication.average_weights()))
+
+    def load_model_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Load weights. Within a fit a search (``LearningRateFinder``) goes back to those of its start so."""
+        super().load_model_state_dict(*args, **kwargs)
+        self.communication.load({}, is_same_world=False)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
         """Step, and average the weights if that is due."""
@@ -239,11 +249,6 @@ class SMDDPMixin(DataParallelMixin):
         super().on_validation_start()
         self.communication.average_weights()
 
-    def on_train_end(self) -> None:
-        """Leave the same weights on all processes."""
-        super().on_train_end()
-        self.communication.average_weights()
-
     def lightning_module_state_dict(self) -> Dict[str, Any]:
         """The state of the model, with the average of the weights where processes have their own. Collective then."""
         return self.communication.average_state_dict(super().lightning_module_state_dict())
@@ -251,4 +256,5 @@ class SMDDPMixin(DataParallelMixin):
     def teardown(self) -> None:
         """Tear down, and release what the options keep of the model."""
         super().teardown()
+        self._undo.run()
         self.communication = Communication(None)

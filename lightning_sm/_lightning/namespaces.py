@@ -192,7 +192,8 @@ def _is_imported_by_program(namespace: Namespace) -> bool:
     known = list(vars(sys.modules["__main__"]).values()) if "__main__" in sys.modules else []
     modules = [value.__name__ for value in known if isinstance(value, ModuleType)]
     # `import lightning as L` stands for lightning.pytorch.
-    below = any(name == namespace.name.partition(".")[0] or name.startswith(f"{namespace.name}.") for name in modules)
+    whole = (namespace.name, namespace.name.partition(".")[0])
+    below = any(name in whole or name.startswith(f"{namespace.name}.") for name in modules)
     return below or any(isinstance(value, type) and namespace.owns(value) for value in known)
 
 

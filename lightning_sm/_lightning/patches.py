@@ -49,7 +49,7 @@ PATCHES = tuple(
             "strategies.check_single_device_environment",
             "`SingleDeviceStrategy.setup_environment`",
             "all",
-            "`validate_settings` of the environment for this strategy, too",
+            "`validate_settings` for this strategy",
             f"{_PYTORCH}/strategies/single_device.py",
         ),
         (
@@ -63,7 +63,7 @@ PATCHES = tuple(
             "wrapped_method.wrap_method",
             "`__init__` and `fit` of `Trainer`; `__init__`, `launch`, `setup` and `setup_module` of `Fabric`",
             "all, by `auto()` and in programs that do not import `lightning_sm`",
-            "hooks before the arguments are read and before the group is joined",
+            "hooks before arguments are read and the group joined",
             f"{_FABRIC}/utilities/registry.py",
         ),
         (
@@ -112,21 +112,21 @@ PATCHES = tuple(
             "checkpoints.deferred_write_errors",
             "`save_checkpoint` of the engine, and what writes its files",
             "DeepSpeed",
-            "errors that all ranks exchange, as with DCP",
+            "errors that ranks exchange",
             f"{_DEEPSPEED}/blob/v0.17.6/deepspeed/runtime/engine.py",
         ),
         (
             "trainer_hooks.around_restore",
             "`resume_start`, `restore_model`, `restore_training_state` and `resume_end` of the checkpoint connector",
             "all",
-            "a hook that chooses the checkpoint when the process group exists",
+            "a hook that chooses the checkpoint",
             _CHECKPOINTS,
         ),
         (
             "trainer_hooks.around_load",
             "`resume_start` of the checkpoint connector",
             "all",
-            "a hook around the loading of a checkpoint in `test`, `validate` and `predict`",
+            "a hook around loading a checkpoint in `test`, `validate` and `predict`",
             _CHECKPOINTS,
         ),
         (
@@ -134,6 +134,13 @@ PATCHES = tuple(
             "`run` of the fit loop",
             "all",
             "a hook after a loop that was skipped",
+            f"{_PYTORCH}/loops/fit_loop.py",
+        ),
+        (
+            "trainer_hooks.before_train_end",
+            "`on_run_end` of the fit loop",
+            _NEW,
+            "`on_train_end` of strategies before that of callbacks",
             f"{_PYTORCH}/loops/fit_loop.py",
         ),
         (
@@ -182,7 +189,7 @@ PATCHES = tuple(
             "observing.hand_metrics_to",
             "`log_metrics` of the logger connector",
             f"{_NEW}, in a trainer without loggers",
-            "metrics that are handed over without a logger, too",
+            "metrics handed over without a logger",
             f"{_PYTORCH}/trainer/connectors/logger_connector/logger_connector.py",
         ),
     )

@@ -15,6 +15,7 @@ __all__ = [
     "after_run",
     "around_load",
     "around_restore",
+    "before_train_end",
     "call_skipped_train_hooks",
     "first_train_batch",
     "forget_restore",
@@ -180,6 +181,19 @@ def after_run(trainer: Trainer, function: Callable[[], None]) -> Callable[[], No
 
     replaced = ReplacedMethod(trainer.fit_loop, "run", run)
     return replaced.undo
+
+
+def before_train_end(trainer: Trainer, function: Callable[[], None]) -> Callable[[], None]:
+    """Call ``function`` before ``on_train_end`` of callbacks and of the module; that of a strategy comes after them.
+
+    Args:
+        trainer: The trainer.
+        function: Called without arguments.
+
+    Returns:
+        A function that undoes it.
+    """
+    return listen(trainer.fit_loop, "on_run_end", function, first=True)
 
 
 def after_batches(trainer: Trainer, function: Callable[[], None]) -> Callable[[], None]:

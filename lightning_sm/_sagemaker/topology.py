@@ -54,7 +54,8 @@ class Topology:
        nodes.
     2. ``RANK``, ``WORLD_SIZE`` and ``LOCAL_RANK`` together, set by ``smddprun``, DeepSpeed and other wrappers:
        the local world size is ``LOCAL_WORLD_SIZE``, else ``OMPI_COMM_WORLD_LOCAL_SIZE``, else ``LOCAL_SIZE``, else the
-       world size divided by the number of hosts. Not used outside a container if none of these is set.
+       world size divided by the number of hosts. If none of these is set, not used outside a container, nor if
+       ``NODE_RANK`` contradicts them: Lightning sets it for processes that it starts, where a script has set ``RANK``.
     3. ``OMPI_COMM_WORLD_RANK``, set by Open MPI's ``mpirun``:
        ``OMPI_COMM_WORLD_SIZE``, ``OMPI_COMM_WORLD_LOCAL_RANK``, ``OMPI_COMM_WORLD_LOCAL_SIZE``. The node rank is the
        rank divided by the local size; ``OMPI_COMM_WORLD_NODE_RANK`` counts processes of one node.
@@ -67,7 +68,8 @@ class Topology:
 
     ``MASTER_ADDR``, ``MASTER_PORT``
       The address and port of global rank 0. Set by SageMaker's PyTorch containers on each host, and by torchrun. On
-      line 4, an address that is another host of the job is ignored: the first host of the world has rank 0.
+      line 4, another host of the job and, among several hosts, this one (``localhost``, ``127.0.0.1``) are ignored:
+      the first host of the world has rank 0.
 
     ``SM_MASTER_ADDR``, ``SM_MASTER_PORT``
       The same, set by SDK v3's container drivers. Used where the former are absent; by default the first host of the
@@ -149,7 +151,7 @@ class Topology:
         found = _Fields(environ)
         if environ.get("TORCHELASTIC_RUN_ID") is not None:
             launcher = _read_torchrun(found)
-        elif all(environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")) and _has_local_size(found, job):
+        elif all(environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")) and _are_of_launcher(found, job):
             launcher = _read_variables(found, job)
         elif environ.get("OMPI_COMM_WORLD_RANK"):
             launcher = _read_mpirun(found)
@@ -231,6 +233,7 @@ class Topology:
         return ", ".join([f"launcher={str(self.launcher)!r}", *known])
 
 
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # The local world size: torch and wrappers, Open MPI, DeepSpeed.
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_SIZE")
 
@@ -272,12 +275,19 @@ def _read_torchrun(found: _Fields) -> Launcher:
     return Launcher.TORCHRUN
 
 
-def _has_local_size(found: _Fields, job: TrainingJob) -> bool:
-    """Whether the local world size is known, from a variable or from SageMaker's list of hosts.
+def _are_of_launcher(found: _Fields, job: TrainingJob) -> bool:
+    """Whether a launcher has set ``RANK``, ``WORLD_SIZE`` and ``LOCAL_RANK``, and the local world size is known.
 
-    Outside a container some launchers (AzureML, wrappers for Slurm) set ranks only.
+    Outside a container some launchers (AzureML, wrappers for Slurm) set ranks only. In a container scripts for one
+    process on each host set ``RANK``, and Lightning the others, and ``NODE_RANK``, for processes that it starts there.
     """
-    return job.in_container or any(found.environ.get(name) for name in _LOCAL_SIZES)
+    if any(found.environ.get(name) for name in _LOCAL_SIZES):
+        return True
+    node = read_count(found.environ, "NODE_RANK")
+    if node is None or not job.in_container:
+        return job.in_container
+    rank, size, local_rank = (read_count(found.environ, name) or 0 for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    return rank == node * size / len(job.world_hosts) + local_rank
 
 
 def _read_variables(found: _Fields, job: TrainingJob) -> Launcher:
@@ -355,9 +365,10 @@ def _read_main_address(found: _Fields, job: TrainingJob, launcher: Launcher) -> 
                 raise TopologyError(f"{port} is {number}, which is not a port.", hint="Use a port between 1 and 65535.")
             found.set("main_port", number, port)
     named = found.values.get("main_address")
-    if launcher == Launcher.HOST and named in job.hosts and named != hosts[0]:
+    is_other = named in job.hosts or (named in _LOOPBACK and len(hosts) > 1)
+    if launcher == Launcher.HOST and is_other and named != hosts[0]:
         # Without a launcher the first host of this world has rank 0. The containers set the first of the sorted hosts,
-        # or the distribution's main host, even on hosts of other groups.
+        # or the distribution's main host, even on hosts of other groups; scripts for one host set themselves.
         found.set("main_address", hosts[0], "first host of the group, which has rank 0")
     if "main_address" not in found.values and hosts:
         found.set("main_address", hosts[0], "first host of the group")

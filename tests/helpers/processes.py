@@ -143,7 +143,8 @@ class Job:
         return self._finish([([], {**host, **main}) for host in self._hosts(hosts)])
 
     def _main_host(self):
-        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        # Not 127.0.0.1, which among several hosts no job can mean.
+        return {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(free_port())}
 
     def _hosts(self, count):
         names = [f"algo-{number + 1}" for number in range(count)]

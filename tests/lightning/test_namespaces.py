@@ -68,6 +68,12 @@ def test_of_two_that_are_loaded_the_programs_own_wins(there, monkeypatch, known,
     assert choose_namespace().name == chosen
 
 
+def test_a_program_with_both_uses_the_preferred_one(there, monkeypatch):
+    for each in ("lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.setattr(sys.modules["__main__"], each.replace(".", "_"), types.ModuleType(each), raising=False)
+    assert choose_namespace().name == UNIFIED
+
+
 def test_no_lightning_at_all(there):
     there([], [])
     with pytest.raises(LightningSMError, match=r"Neither .* is installed. HINT: Add pytorch-lightning"):

@@ -29,7 +29,7 @@ def _lines(job, start):
             "ddp",
             lambda job: job.one_per_host(2),
             0,
-            "Rank 1 waits for the main host 127.0.0.1:",
+            "Rank 1 waits for the main host 127.0.0.2:",
             r".*and for all other ranks, for \d s so far\. The log of rank 0 names",
         ),
     ],

@@ -64,6 +64,12 @@ def test_row(environ, launcher, world, nodes):
         ({"RANK": "0", "WORLD_SIZE": "2"}, Launcher.HOST, None),
         ({"WORLD_SIZE": "2", "NODE_RANK": "0"}, Launcher.HOST, None),
         ({**mpirun(2, 4, 0, 2), "RANK": ""}, Launcher.MPI, 2),
+        # A script set RANK, to the index of its host or for one process, and Lightning the rest where it starts others.
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "NODE_RANK": "1"}, Launcher.HOST, None),
+        ({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "NODE_RANK": "1"}, Launcher.HOST, None),
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "1", "NODE_RANK": "1"}, Launcher.HOST, None),
+        # A wrapper that also sets NODE_RANK.
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "NODE_RANK": "1"}, Launcher.VARIABLES, 3),
     ],
 )
 def test_first_row_that_applies_wins(opt_ml, environ, launcher, rank):
@@ -91,6 +97,9 @@ _LEADERS = {"SM_CURRENT_HOST": "algo-1", "SM_HOSTS": '["algo-1","algo-2"]', "SM_
         # Without a distribution the toolkit names the first of the sorted hosts.
         ("algo-2", _TWO, _GROUP, {"MASTER_ADDR": "algo-1"}, (0, 2), ("algo-2", 7777)),
         ("algo-1", _TWO, _GROUP, {"SM_MASTER_ADDR": "algo-1"}, (1, 2), ("algo-2", 7777)),
+        # Scripts for one host name themselves.
+        ("algo-2", _TWO, None, {"MASTER_ADDR": "localhost", "MASTER_PORT": 12355}, (1, 2), ("algo-1", 12355)),
+        ("algo-1", ("algo-1",), None, {"MASTER_ADDR": "127.0.0.1"}, (0, 1), ("127.0.0.1", 7777)),
         # Two groups without a distribution are two worlds.
         ("algo-1", _TWO, _OWN_GROUPS, {"MASTER_ADDR": "algo-1"}, (0, 1), ("algo-1", 7777)),
         ("algo-2", _TWO, _OWN_GROUPS, {"MASTER_ADDR": "algo-1"}, (0, 1), ("algo-2", 7777)),
