@@ -11,6 +11,8 @@ __all__ = ["note_steps", "set_gradients", "unused_gradients"]
 
 # Of a gradient: its version when an optimizer has used it.
 _USED = "_lightning_sm_used"
+# Of an optimizer: the program has gone on adding to gradients that it had used.
+_KEEPS = "_lightning_sm_keeps"
 
 
 def note_steps(trainer: Trainer) -> List[Callable[[], None]]:
@@ -30,18 +32,28 @@ def _sums_up(trainer: Trainer) -> bool:
 
 
 def _note(optimizer: Any, *_: Any) -> None:
-    for parameter in (each for group in optimizer.param_groups for each in group["params"]):
-        if parameter.grad is not None:
-            setattr(parameter.grad, _USED, parameter.grad._version)
+    grads = (each.grad for group in optimizer.param_groups for each in group["params"])
+    for grad in (each for each in grads if each is not None):
+        if getattr(grad, _USED, grad._version) != grad._version:
+            setattr(optimizer, _KEEPS, True)
+        setattr(grad, _USED, grad._version)
 
 
 def unused_gradients(trainer: Trainer) -> Dict[str, Any]:
-    """The gradients of the model's parameters, by names, to which something was added since an optimizer used them."""
+    """The gradients of the model's parameters, by names, to which something was added since an optimizer used them.
+
+    All of them, where a program is known to go on with used ones: it empties them less often than it steps.
+    """
     if not _sums_up(trainer):
         return {}
     parameters = trainer.lightning_module.named_parameters()
     found = {name: each.grad for name, each in parameters if each.grad is not None}
-    return {name: grad.detach().cpu() for name, grad in found.items() if getattr(grad, _USED, None) != grad._version}
+    keeps = any(hasattr(each, _KEEPS) for each in trainer.optimizers)
+    return {
+        name: grad.detach().cpu()
+        for name, grad in found.items()
+        if keeps or getattr(grad, _USED, None) != grad._version
+    }
 
 
 def set_gradients(trainer: Trainer, gradients: Mapping[str, Any], digest: Optional[int]) -> None:

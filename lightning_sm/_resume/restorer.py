@@ -24,7 +24,7 @@ from lightning_sm._lightning.restart import (
     start_epoch,
 )
 from lightning_sm._lightning.results import set_results
-from lightning_sm._lightning.stand_in import StandIn, iterated_by
+from lightning_sm._lightning.stand_in import StandIn, iterated_by, original
 from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._lightning.trainer_hooks import call_skipped_train_hooks, start_averages
@@ -235,6 +235,8 @@ class FitRestorer:
 
     def iterated(self, trainer: Trainer, loader: Any) -> Any:
         """Return what Lightning iterates in the place of a loader of the training."""
+        if sum(each is original(loader) for each in loaders_of(trainer)) > 1:
+            release_loader(original(loader))  # its one sampler would note several positions: it is read again
         if iterated_by(loader) is not None:
             return loader
         return StandIn(IteratedLoader(loader, trainer, lambda: self._waits))

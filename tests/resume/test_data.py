@@ -304,6 +304,15 @@ def labeled_and_not(unlabeled_batches, mode):
     return mixed
 
 
+def one_loader_twice(pl, size):
+    class Net(net(pl)):
+        def training_step(self, batch, batch_idx):
+            return self.loss(batch["one"]) - 0.5 * self.loss(batch["other"])
+
+    loader = shuffled(size)
+    return Setup(Net(), {"one": loader, "other": loader}, in_order())
+
+
 def two_without_a_length(pl, size):
     made = labeled_and_not(3, "max_size_cycle")(pl, size)
     made.train.flattened = [
@@ -422,6 +431,7 @@ OTHERS = {
     "the shortest loader's end": labeled_and_not(6, "min_size"),
     "the longest loader's end": labeled_and_not(6, "max_size"),
     "one loader for both": one_loader_for_both,
+    "one loader twice": one_loader_twice,
     "epochs that are left": leaves_epochs,
     "an object": with_loader(lambda size: Sized(size.batches)),
     "a generator": with_loader(lambda size: Generated(size.batches)),

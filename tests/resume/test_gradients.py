@@ -51,6 +51,26 @@ def test_only_what_no_step_has_used_is_saved(trainer):
     assert note_steps(trainer) == []
 
 
+def test_gradients_are_saved_where_a_program_empties_them_less_often_than_it_steps(trainer):
+    model, (often, rarely) = trainer.lightning_module, trainer.optimizers
+    note_steps(trainer)
+    model.add()
+    often.step()
+    often.step()
+    rarely.step()
+    assert unused_gradients(trainer) == {}
+    model.add()
+    often.step()
+    rarely.step()
+    assert len(unused_gradients(trainer)) == 4
+    # Also with the first batch after it has emptied them.
+    model.zero_grad()
+    model.add()
+    often.step()
+    rarely.step()
+    assert len(unused_gradients(trainer)) == 4
+
+
 def test_ranks_that_had_other_gradients_say_so(trainer, lines):
     model = trainer.lightning_module
     model.add()
