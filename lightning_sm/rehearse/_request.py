@@ -5,6 +5,7 @@ Nothing is started or written here.
 
 import dataclasses
 import json
+import os
 import sys
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -529,7 +530,7 @@ def _address(name: str, data: Mapping[str, Any], mode: str) -> str:
     path = Path(uri[len("file://") :] if uri.startswith("file://") else uri).resolve()
     if not uri or not path.exists():
         raise RehearsalError(f"Channel {name}: {uri!r} is neither an s3:// prefix nor an existing folder.", hint=hint)
-    if not path.is_file() and not any(each.is_file() for each in path.rglob("*")):
+    if not path.is_file() and not any(files for _, _, files in os.walk(path, followlinks=True)):
         raise RehearsalError(
             f"Channel {name}: {path} has no files, and SageMaker refuses to start a job with an empty channel.",
             hint=hint,

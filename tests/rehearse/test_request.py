@@ -137,7 +137,9 @@ def test_a_channel_without_files(source: Path, tmp_path: Path) -> None:
     words = ("--channel", f"training={tmp_path / 'data'}", "plain.py")
     with pytest.raises(LightningSMError, match="data has no files, and SageMaker refuses"):
         cli_request(source, *words)
-    (tmp_path / "data" / "inner" / "1.csv").touch()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "1.csv").touch()
+    (tmp_path / "data" / "inner" / "link").symlink_to(tmp_path / "elsewhere")
     assert cli_request(source, *words).channels[0].path == (tmp_path / "data").resolve()
 
 
