@@ -1,4 +1,4 @@
-"""Gradients that a program has summed up and not used yet, where it optimizes manually and steps more rarely."""
+"""Gradients that a program has summed up and not used yet, where it decides itself when to step or to empty them."""
 
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
@@ -27,8 +27,12 @@ def note_steps(trainer: Trainer) -> List[Callable[[], None]]:
 
 
 def _sums_up(trainer: Trainer) -> bool:
-    """Whether gradients may outlast a step: Lightning uses each, and sharded ones are left to their strategy."""
-    return not (trainer.lightning_module.automatic_optimization or is_sharded(trainer))
+    """Whether gradients may outlast a step: Lightning itself uses each, and sharded ones are left to their strategy."""
+    module = trainer.lightning_module
+    classes = type(module).__mro__
+    owners = [next(cls for cls in classes if name in vars(cls)) for name in ("optimizer_step", "optimizer_zero_grad")]
+    decides = not module.automatic_optimization or any(owner.__name__ != "LightningModule" for owner in owners)
+    return decides and not is_sharded(trainer)
 
 
 def _note(optimizer: Any, *_: Any) -> None:

@@ -51,6 +51,17 @@ def test_only_what_no_step_has_used_is_saved(trainer):
     assert note_steps(trainer) == []
 
 
+@pytest.mark.parametrize("name", ["optimizer_step", "optimizer_zero_grad"])
+def test_they_are_saved_where_automatic_optimization_lets_the_program_decide(trainer, name):
+    model = trainer.lightning_module
+    model.automatic_optimization = True
+    model.add()
+    assert unused_gradients(trainer) == {}
+    model.__class__ = type("Decides", (Model,), {name: lambda self, *args, **kwargs: None})
+    assert len(unused_gradients(trainer)) == 4
+    assert len(note_steps(trainer)) == 2
+
+
 def test_gradients_are_saved_where_a_program_empties_them_less_often_than_it_steps(trainer):
     model, (often, rarely) = trainer.lightning_module, trainer.optimizers
     note_steps(trainer)
