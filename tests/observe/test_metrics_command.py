@@ -7,6 +7,7 @@ import pytest
 
 from lightning_sm.__main__ import main
 from lightning_sm._observe.metrics import metric_lines, metric_regex
+from tools import ROOT
 
 pytestmark = pytest.mark.usefixtures("clean_process")
 
@@ -39,7 +40,8 @@ def test_a_run(project, capsys, monkeypatch):
 
 
 @pytest.mark.full
-def test_a_run_of_a_script_that_reads_no_arguments(project, capsys):
+def test_a_run_of_a_script_that_reads_no_arguments(project, capsys, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (project.code / "script.py").write_text(
         "import pytorch_lightning as pl, lightning_sm\nfrom tests.helpers.tiny import loader, tiny_model\n"
         "trainer = pl.Trainer(**lightning_sm.trainer_settings(max_epochs=3))\n"
