@@ -6,6 +6,7 @@ from lightning_sm._lightning.collectives import digest_of
 from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
+from lightning_sm._resume.program import is_others
 
 __all__ = ["note_steps", "set_gradients", "unused_gradients"]
 
@@ -29,9 +30,8 @@ def note_steps(trainer: Trainer) -> List[Callable[[], None]]:
 def _sums_up(trainer: Trainer) -> bool:
     """Whether gradients may outlast a step: Lightning itself uses each, and sharded ones are left to their strategy."""
     module = trainer.lightning_module
-    classes = type(module).__mro__
-    owners = [next(cls for cls in classes if name in vars(cls)) for name in ("optimizer_step", "optimizer_zero_grad")]
-    decides = not module.automatic_optimization or any(owner.__name__ != "LightningModule" for owner in owners)
+    hooks = (getattr(type(module), name) for name in ("optimizer_step", "optimizer_zero_grad"))
+    decides = not (module.automatic_optimization and all(is_others(hook.__module__) for hook in hooks))
     return decides and not is_sharded(trainer)
 
 

@@ -152,9 +152,9 @@ def packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) -> 
         return _pack(value, others, _Room(size))
     except _NotSavedError as error:
         # An object may answer to any name, or with an error.
-        is_iterator = hasattr(type(value), "__next__") and not hasattr(type(value), "read")
-        if has_base(type(value), "CombinedLoader"):  # which Lightning begins anew in each epoch
-            is_iterator = False
+        cls = type(value)
+        # Lightning begins a CombinedLoader anew in each epoch.
+        is_iterator = hasattr(cls, "__next__") and not (hasattr(cls, "read") or has_base(cls, "CombinedLoader"))
         # A module makes another dictionary each time.
         number = 0 if isinstance(value, dict) else id(value)
         return NotSaved(ITERATOR if is_iterator else str(error), number, _version(value, others), callable(value))
