@@ -137,6 +137,25 @@ def test_tuning_jobs_are_listed_shown_stopped_and_fetched(job, run):
     )  # moto has no such call
 
 
+def test_stopping_sends_a_call_that_botocore_takes(job, run, answers):
+    from botocore.validate import ParamValidator
+
+    stopped = []
+
+    def answer(call, operation, arguments):
+        if not operation.startswith("Stop"):  # of which moto has none
+            return call()
+        shape = job.client("sagemaker").meta.service_model.operation_model(operation).input_shape
+        assert not ParamValidator().validate(arguments, shape).has_errors()
+        stopped.append((operation, arguments))
+        return {}
+
+    answers(answer)
+    shown = run("stop", "job-1")
+    assert (shown.status, shown.out) == (0, "Stopping job-1.\n")
+    assert stopped == [("StopTrainingJob", {"TrainingJobName": "job-1"})]
+
+
 def test_a_reader_that_ends_is_no_error(job):
     script = "from lightning_sm.__main__ import main; import sys; sys.exit(main(['jobs', '--json']))"
     listing = subprocess.run(
