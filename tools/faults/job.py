@@ -134,7 +134,8 @@ class Job:
             if len(self.names) == 1 < len(self.ranks):
                 environ.update(torchrun(rank, len(self.ranks), local, len(self.ranks), 0))
             if len(self.ranks) > 1:
-                environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+                # Not 127.0.0.1, which among several hosts no job can mean.
+                environ.update(MASTER_ADDR="127.0.0.2", MASTER_PORT=port)
             self.running.append(
                 self.server.start(
                     self.module,
