@@ -15,13 +15,13 @@ FOLDS = ("fold0", "fold1", "fold2")
 # not train. Those of the first list run by default.
 KILLED_FAST = [
     ("kfold directories", ["fold1:11", "final:13"], FOLDS),
-    ("raised_limit same", ["end"], ["first", "longer"]),
-    ("experiment 0 + finetune", ["between", "finetune:11"], ["fold0"]),
     ("searches lr_find", ["searched:13", "end"], ["after"]),
     ("writes_files", ["fit:on_fit_end"], ["fit"]),
-    ("caught_error", ["batches of 10:4", "end"], ["batches of 5"]),
 ]
 KILLED_SLOW = [
+    ("raised_limit same", ["end"], ["first", "longer"]),
+    ("experiment 0 + finetune", ["between", "finetune:11"], ["fold0"]),
+    ("caught_error", ["batches of 10:4", "end"], ["batches of 5"]),
     ("kfold one", ["fold1:11", "fold2:validation"], FOLDS[:2]),
     ("kfold callbacks", ["fold0:on_train_end", "fold1:on_fit_end"], FOLDS[:1]),
     ("two_stages directory", ["finetune:11"], ["pretrain"]),
@@ -126,6 +126,7 @@ def test_what_the_programs_do(whole):
     assert caught.steps("batches of 5") == list(range(24))
 
 
+@pytest.mark.full
 def test_the_own_save_of_a_fit_wins_over_the_given_checkpoint(job, whole, tmp_path):
     given = tmp_path / "given.ckpt"
     job(f"plain {given} 10", in_container=False).run().ended()

@@ -448,7 +448,7 @@ OTHERS = {
     "data sets in others": with_loader(concatenated),
     **BEGIN_AGAIN,
 }
-FAST = {KEPT, STATEFUL, "a stream that is told of epochs", "six unlabeled batches"}
+FAST = {KEPT, STATEFUL}
 
 
 @pytest.mark.parametrize(
