@@ -4,6 +4,7 @@ import pytest
 
 from lightning_sm._lightning import Namespace
 from lightning_sm.cli import sagemaker_cli_class
+from lightning_sm.errors import HyperparameterError
 from tests.projects.container import config_of
 
 
@@ -28,6 +29,17 @@ def test_a_name_sets_the_only_key_that_ends_in_it(container, name, value, read):
     container.hyperparameters({name: value})
     found = read(container.cli())
     assert getattr(found, "as_dict", lambda: found)() == value
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "key"),
+    [("lr", "model.lr", "model.lr"), ("max_epochs", "max-epochs", "trainer.max_epochs")],
+)
+def test_two_names_of_one_key_with_different_values_are_refused(container, first, second, key):
+    container.hyperparameters({first: 2, second: 3})
+    with pytest.raises(HyperparameterError) as caught:
+        container.cli()
+    assert f"{first!r} (2) and {second!r} (3) both set {key}." in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["data.batch_size", "data.init_args.batch_size"])

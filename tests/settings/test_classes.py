@@ -1,7 +1,7 @@
 import pytest
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._settings.classes import find_class, import_class
+from lightning_sm._settings.classes import find_class, import_class, init_parameters
 
 PL = Namespace("pytorch_lightning")
 
@@ -33,3 +33,25 @@ def test_a_module_that_is_broken_is_heard(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ZeroDivisionError):
         import_class("broken_module.Model")
+
+
+class _Base:
+    def __init__(self, data_dir, batch_size=1):
+        pass
+
+
+class _Own(_Base):
+    def __init__(self, root):
+        super().__init__(root)
+
+
+class _Passing(_Base):
+    def __init__(self, root, batch_size=2, **kwargs):
+        super().__init__(root, batch_size, **kwargs)
+
+
+@pytest.mark.parametrize(("cls", "names"), [(_Own, ["root"]), (_Passing, ["root", "batch_size", "data_dir"])])
+def test_parameters_of_a_base_are_a_class_s_own_where_it_passes_them_on(cls, names):
+    found = init_parameters(cls)
+    assert list(found) == names
+    assert all(found[name].default == 2 for name in names if name == "batch_size")
