@@ -467,7 +467,8 @@ class AutoResumeMixin(Callback):
         problem = self._files.obtain(trainer, source, (weights,))
         if problem is None:
             path = self._files.path(source, weights.name)
-            pl_module.load_state_dict(load_file(path, weights_only=self.weights_only))
+            strict = getattr(pl_module, "strict_loading", True)
+            pl_module.load_state_dict(load_file(path, weights_only=self.weights_only), strict=strict)
         elif trainer.is_global_zero:
             # SageMaker uploads file by file: an interruption may leave the record without them.
             log.warning("Skipped %s in %s: %s. The fit ends anew from its last save", weights.name, source, problem)

@@ -10,7 +10,7 @@ from lightning_sm.callbacks.auto_resume import AutoResumeMixin
 from lightning_sm.errors import CheckpointError
 from tests.helpers.callbacks import averaging
 from tests.helpers.checkpoint_files import damage
-from tests.helpers.tiny import tiny_model, with_batch_norm
+from tests.helpers.tiny import tiny_model, weights, with_batch_norm
 from tests.resume.job import EPOCH, NAMESPACE, At, Job, kill, killed, pl
 
 SETUPS = {
@@ -128,6 +128,21 @@ def test_more_epochs_train_the_trained_weights_and_not_the_final_ones(tmp_path):
     fit.run(epochs=4)
     assert fit.steps == EPOCH
     assert fit.exported() == whole
+
+
+def test_final_weights_of_a_model_that_saves_a_part_of_its_weights(tmp_path):
+    """As one whose pretrained layers are made again, with ``strict_loading`` set to false."""
+    job = Job(tmp_path)
+
+    def run():
+        model = tiny_model(pl)
+        model.layers[0].requires_grad_(False)
+        whole, model.strict_loading = model.state_dict, False
+        model.state_dict = lambda: {name: each for name, each in whole().items() if name.startswith("layers.2")}
+        return weights(job.fit(2, model=model, callbacks=[averaging(pl)]).trainer.lightning_module)
+
+    assert run() == run()
+    assert job.steps == 0
 
 
 def test_a_damaged_last_save_is_trained_again_and_damaged_weights_are_made_again(tmp_path, whole):
