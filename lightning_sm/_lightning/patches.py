@@ -137,6 +137,13 @@ PATCHES = tuple(
             f"{_PYTORCH}/loops/fit_loop.py",
         ),
         (
+            "restart.without_position_warning",
+            "`reset` of the training epoch loop",
+            "2.5 and newer",
+            "a loader whose position others may restore",
+            f"{_PYTORCH}/loops/training_epoch_loop.py",
+        ),
+        (
             "trainer_hooks.before_train_end",
             "`on_run_end` of the fit loop",
             _NEW,

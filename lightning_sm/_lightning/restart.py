@@ -5,12 +5,13 @@ start of an epoch, after a batch or in a validation. Older versions restart at t
 """
 
 import math
+import warnings
 from enum import Enum
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from lightning_sm._lightning.levels import SupportLevel, support_level
 from lightning_sm._lightning.namespaces import Namespace
-from lightning_sm._lightning.replaced_method import listen
+from lightning_sm._lightning.replaced_method import ReplacedMethod, listen
 from lightning_sm._lightning.stand_in import iterated_by, original
 from lightning_sm._lightning.trainer import Trainer
 
@@ -116,6 +117,7 @@ def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int]) -> 
         loaded_in: What :func:`reload_epoch` returned.
     """
     loop = trainer.fit_loop.epoch_loop
+    without_position_warning(loop)
     if loaded_in is not None:
         trainer.fit_loop._last_train_dl_reload_epoch = loaded_in
     total = loop.val_loop.batch_progress.total
@@ -125,6 +127,21 @@ def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int]) -> 
     if point is SavePoint.BATCH:
         # Lightning does it after the moment of the save.
         loop.update_lr_schedulers("step", update_plateau_schedulers=True)
+
+
+def without_position_warning(loop: Any) -> None:
+    """Let an epoch that is continued begin without a warning that its data loaders are not resumable.
+
+    They have been brought to their position, and what of them is not restored is told.
+    """
+
+    def reset(original: Callable[[], None]) -> None:
+        replaced.undo()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
+            original()
+
+    replaced = ReplacedMethod(loop, "reset", reset)
 
 
 def skip_batches(trainer: Any, batches: int) -> None:

@@ -28,7 +28,7 @@ def uninterrupted(tmp_path_factory):
     return Job(tmp_path_factory.mktemp("elsewhere")).fit().weights
 
 
-def test_a_restarted_fit_continues_from_its_newest_save(job, uninterrupted):
+def test_a_restarted_fit_continues_from_its_newest_save(job, uninterrupted, recwarn):
     job.interrupted(after=EPOCH + 3)
     assert job.saves == [f"step-{EPOCH + 2}.ckpt", f"step-{EPOCH + 1}.ckpt"]
     job.fit()
@@ -37,6 +37,7 @@ def test_a_restarted_fit_continues_from_its_newest_save(job, uninterrupted):
     source = job.directory / "train-aaaaaa" / "fit-0"
     assert job.said[0] == f"Resuming fit 0 of this program from step-10.ckpt (epoch 1, step 10) in {source}"
     assert "Resuming within an epoch: epoch 1 after 2 batches." in job.said
+    assert [str(each.message) for each in recwarn if "not resumable" in str(each.message)] == []
     # One before the last validation, one at the end.
     kept = ["fit.json", "step-24-2.ckpt", "step-24-2.json", "step-24.ckpt", "step-24.json"]
     assert sorted(os.listdir(source)) == kept
