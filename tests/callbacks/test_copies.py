@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import pytest
 import torch
 
 from lightning_sm._resume.fits import forget_fits
@@ -78,6 +79,7 @@ def trained(directory, is_job):
     return states, [copied.global_step for copied, _ in found.values()]
 
 
+@pytest.mark.full
 def test_a_copy_of_a_trainer_trains_as_plain_lightnings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (plain, plain_steps), (states, steps) = (trained(tmp_path / name, name == "job") for name in ("plain", "job"))

@@ -63,11 +63,8 @@ def test_killed(job, whole, programs, moments, untrained, more):
     assert [attempt.steps(fit) for fit in untrained] == [[]] * len(untrained)
 
 
-@pytest.mark.parametrize(
-    ("programs", "moment", "place", "untrained", "more"),
-    [STOPPED[0], *(pytest.param(*case, marks=pytest.mark.full) for case in STOPPED[1:])],
-    ids=str,
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("programs", "moment", "place", "untrained", "more"), STOPPED, ids=str)
 def test_stopped(job, whole, programs, moment, place, untrained, more):
     fit, step = moment.split(":")
     stopped = job(programs, **more)

@@ -154,6 +154,7 @@ def raises(error, step=10):
     return At("on_train_batch_start", raising(error), step)
 
 
+@pytest.mark.full
 def test_later_fits_stay_while_an_earlier_one_raises_what_the_program_has_caught(job):
     def trained(step):
         """How many steps the second fit of a new process trains, whose first one raises at a step."""

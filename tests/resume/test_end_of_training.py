@@ -122,6 +122,7 @@ def test_final_weights_are_loaded_as_saves_are(tmp_path):
         job.fit(model=model(), callbacks=[averaging(pl)], weights_only=True)
 
 
+@pytest.mark.full
 def test_more_epochs_train_the_trained_weights_and_not_the_final_ones(tmp_path):
     whole = Fit(tmp_path / "whole", "average").run(epochs=4).exported()
     fit = Fit(tmp_path / "more", "average").run()

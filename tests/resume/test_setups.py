@@ -12,7 +12,7 @@ LIMITS = {
 }
 # One of each kind of loop, data, schedule, metric and callback. The others are slow, as is each save.
 FAST = {
-    "accumulation_by_epoch", "attributes", "changed_arguments", "changed_by_hooks", "epoch_mean",
+    "accumulation_by_epoch", "attributes", "changed_arguments", "changed_by_hooks",
     "manual_optimization", "metric_objects", "several_loaders", "stateful_loader", "stream",
     "validation_within_epochs", "workers",
 }  # fmt: skip
