@@ -11,7 +11,7 @@ from lightning_sm._export.plan import (
     saved_hparams,
 )
 from lightning_sm._export.serving import Serving, distribution_versions
-from lightning_sm._export.source import Source, load_file, make_source
+from lightning_sm._export.source import Source, load_file, load_weights, make_source
 from lightning_sm._export.summary import (
     BestCheckpoint,
     ModelSummary,
@@ -41,6 +41,7 @@ __all__ = [
     "has_monitor",
     "json_round_trip",
     "load_file",
+    "load_weights",
     "make_source",
     "others_models",
     "saved_hparams",

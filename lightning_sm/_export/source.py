@@ -17,6 +17,7 @@ __all__ = [
     "Source",
     "copy_module",
     "load_file",
+    "load_weights",
     "make_source",
     "plain_functions",
     "prepare_module",
@@ -134,7 +135,7 @@ def copy_module(module: Any) -> Any:
 
 def prepare_module(module: Any, state_dict: Mapping[str, Any], submodule: Optional[str]) -> Any:
     """Load weights into a copy and return it, or its submodule, on the CPU, in eval mode and without gradients."""
-    module.load_state_dict(state_dict, strict=getattr(module, "strict_loading", True))
+    load_weights(module, state_dict)
     target = module if submodule is None else module.get_submodule(submodule)
     return _uncompiled(target).to("cpu").eval().requires_grad_(False)
 
@@ -165,6 +166,11 @@ def submodule_state_dict(state_dict: Mapping[str, Any], submodule: Optional[str]
     """
     prefix = "" if submodule is None else f"{submodule}."
     return {name[len(prefix) :]: value for name, value in state_dict.items() if name.startswith(prefix)}
+
+
+def load_weights(module: Any, state_dict: Mapping[str, Any]) -> None:
+    """Load weights into a module as strictly as Lightning loads its checkpoints."""
+    module.load_state_dict(state_dict, strict=getattr(module, "strict_loading", True))
 
 
 def load_file(path: str, *, weights_only: bool) -> Any:

@@ -137,7 +137,7 @@ PATCHES = tuple(
             f"{_PYTORCH}/loops/fit_loop.py",
         ),
         (
-            "restart.without_position_warning",
+            "restart.continue_epoch",
             "`reset` of the training epoch loop",
             "2.5 and newer",
             "a loader whose position others may restore",

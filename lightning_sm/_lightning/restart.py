@@ -111,13 +111,15 @@ def mark_point(checkpoint: Dict[str, Any], point: SavePoint) -> None:
 def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int]) -> None:
     """Complete what Lightning restores of an epoch that was interrupted, after ``on_train_start``.
 
+    It begins without Lightning's warning that its data loaders are not resumable: they are brought to their position.
+
     Args:
         trainer: The trainer.
         point: Where it was saved.
         loaded_in: What :func:`reload_epoch` returned.
     """
     loop = trainer.fit_loop.epoch_loop
-    without_position_warning(loop)
+    _without_position_warning(loop)
     if loaded_in is not None:
         trainer.fit_loop._last_train_dl_reload_epoch = loaded_in
     total = loop.val_loop.batch_progress.total
@@ -129,11 +131,8 @@ def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int]) -> 
         loop.update_lr_schedulers("step", update_plateau_schedulers=True)
 
 
-def without_position_warning(loop: Any) -> None:
-    """Let an epoch that is continued begin without a warning that its data loaders are not resumable.
-
-    They have been brought to their position, and what of them is not restored is told.
-    """
+def _without_position_warning(loop: Any) -> None:
+    """Let the epoch begin without it. What of the loaders is not restored has lines of its own."""
 
     def reset(original: Callable[[], None]) -> None:
         replaced.undo()

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from lightning_sm._distributed.sharded_callbacks import check_callbacks, warn_of_own_states
-from lightning_sm._export import load_file
+from lightning_sm._export import load_file, load_weights
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace, SupportLevel, support_level
 from lightning_sm._lightning.checkpoints import complete_for_load
@@ -467,8 +467,7 @@ class AutoResumeMixin(Callback):
         problem = self._files.obtain(trainer, source, (weights,))
         if problem is None:
             path = self._files.path(source, weights.name)
-            strict = getattr(pl_module, "strict_loading", True)
-            pl_module.load_state_dict(load_file(path, weights_only=self.weights_only), strict=strict)
+            load_weights(pl_module, load_file(path, weights_only=self.weights_only))
         elif trainer.is_global_zero:
             # SageMaker uploads file by file: an interruption may leave the record without them.
             log.warning("Skipped %s in %s: %s. The fit ends anew from its last save", weights.name, source, problem)

@@ -26,6 +26,7 @@ __all__ = [
     "environ_of",
     "free_port",
     "local_rendezvous",
+    "main_host",
     "marked",
     "run_python",
     "server",
@@ -91,6 +92,12 @@ def _answers(process, url):
     return False
 
 
+def main_host():
+    """The variables of the main host, for processes that stand for those of several hosts."""
+    # Not 127.0.0.1, which among several hosts no job can mean.
+    return {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(free_port())}
+
+
 def local_rendezvous():
     """Words for torchrun on one machine; its ``--standalone`` takes a fixed port up to torch 1.13."""
     return ["--master_addr", "127.0.0.1", "--master_port", str(free_port())]
@@ -135,16 +142,12 @@ class Job:
             pytest.skip("one GPU is for one process of a host")
         (host,) = self._hosts(1)
         start = [mpirun, "-np", str(processes), "--allow-run-as-root", "--oversubscribe", sys.executable]
-        return self._finish([(start, {**host, **self._main_host()})], python=False)
+        return self._finish([(start, {**host, **main_host()})], python=False)
 
     def one_per_host(self, hosts):
         """One process on each host, as a job without ``distribution`` has it."""
-        main = self._main_host()
+        main = main_host()
         return self._finish([([], {**host, **main}) for host in self._hosts(hosts)])
-
-    def _main_host(self):
-        # Not 127.0.0.1, which among several hosts no job can mean.
-        return {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(free_port())}
 
     def _hosts(self, count):
         names = [f"algo-{number + 1}" for number in range(count)]

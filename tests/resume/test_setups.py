@@ -12,9 +12,8 @@ LIMITS = {
 }
 # One of each kind of loop, data, schedule, metric and callback. The others are slow, as is each save.
 FAST = {
-    "accumulation_by_epoch", "attributes", "changed_arguments", "changed_by_hooks",
-    "manual_optimization", "metric_objects", "several_loaders", "stateful_loader", "stream",
-    "validation_within_epochs", "workers",
+    "accumulation_by_epoch", "attributes", "changed_arguments", "changed_by_hooks", "manual_optimization",
+    "metric_objects", "several_loaders", "stateful_loader", "stream", "validation_within_epochs", "workers",
 }  # fmt: skip
 SOME_SLOW = [pytest.param(name, marks=() if name in FAST else pytest.mark.full) for name in sorted(LIBRARY)]
 

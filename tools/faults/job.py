@@ -14,7 +14,7 @@ from typing import Any
 from tests.helpers.accelerator import ON_GPU
 from tests.helpers.environ import torchrun, without_launcher
 from tests.helpers.opt_ml import OptMl
-from tests.helpers.processes import free_port
+from tests.helpers.processes import main_host
 from tools import ROOT
 from tools.faults.damage import digest, load
 from tools.faults.programs import PARTS
@@ -127,15 +127,14 @@ class Job:
 
     def launch(self):
         """Start processes in the containers that are there."""
-        port = str(free_port())
+        main = main_host()
         started = next(self._launches)
         for rank, (name, local) in enumerate(self.ranks):
             environ = {**without_launcher(os.environ), **self._environs[name]}
             if len(self.names) == 1 < len(self.ranks):
                 environ.update(torchrun(rank, len(self.ranks), local, len(self.ranks), 0))
             if len(self.ranks) > 1:
-                # Not 127.0.0.1, which among several hosts no job can mean.
-                environ.update(MASTER_ADDR="127.0.0.2", MASTER_PORT=port)
+                environ.update(main)
             self.running.append(
                 self.server.start(
                     self.module,
