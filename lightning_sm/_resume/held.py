@@ -174,6 +174,8 @@ def _is_value(value: Any, depth: int = 3) -> bool:
 
 def _parts_of(value: Any, depth: int = 4) -> Iterator[Tuple[str, Any]]:
     """The objects in short containers, bound methods and partials, by paths; an object itself without one."""
+    import torch
+
     items: Dict[Any, Any] = {}
     kind = type(value)
     if kind in _HOLD_NOTHING:
@@ -181,7 +183,8 @@ def _parts_of(value: Any, depth: int = 4) -> Iterator[Tuple[str, Any]]:
     if kind in (list, tuple, deque) and len(value) <= _MAX_HELD:
         items = dict(enumerate(value))
     elif kind in (dict, OrderedDict, defaultdict) and len(value) <= _MAX_HELD:
-        items = dict(value)
+        # The text of a tensor, as of optimizers' parameters, names nothing, and takes long to make.
+        items = {key: each for key, each in value.items() if not isinstance(key, torch.Tensor)}
     elif kind is MethodType:
         items = {"__self__": value.__self__}
     elif kind is functools.partial:

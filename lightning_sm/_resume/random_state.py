@@ -209,22 +209,27 @@ def is_generator(value: Any) -> bool:
 def _is_generator(kind: Any) -> bool:
     import torch
 
-    if issubclass(kind, (torch.Generator, random.Random)):
-        return not issubclass(kind, random.SystemRandom)
+    if issubclass(kind, random.Random):
+        # SystemRandom has no state, others of their own may have any.
+        return kind.getstate is random.Random.getstate
+    if issubclass(kind, torch.Generator):
+        return True
     numpy = sys.modules.get("numpy")
     return numpy is not None and issubclass(kind, (numpy.random.Generator, numpy.random.RandomState))
 
 
 def get_generator_state(generator: Any) -> Any:
-    """The state of a generator, or of a module with one, as ``torch.load(weights_only=True)`` accepts it."""
+    """The state of a generator, or of a module with one, in a form that is saved fast: a tensor, or JSON."""
     import torch
 
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if hasattr(generator, "getstate"):
-        return generator.getstate()
-    is_old = hasattr(generator, "get_state")
-    state = generator.get_state(legacy=False) if is_old else generator.bit_generator.state
+        state = generator.getstate()
+    elif hasattr(generator, "get_state"):
+        state = generator.get_state(legacy=False)
+    else:
+        state = generator.bit_generator.state
     return json.dumps(state, default=lambda inner: inner.tolist())
 
 
@@ -234,14 +239,15 @@ def new_generator(state: Any, device: Any) -> Any:
     import torch
 
     generator: Any
-    if isinstance(state, torch.Tensor):
-        generator = torch.Generator("cpu" if state.shape == torch.default_generator.get_state().shape else device)
-    elif not isinstance(state, str):
+    content = state if isinstance(state, torch.Tensor) else json.loads(state)
+    if isinstance(content, torch.Tensor):
+        generator = torch.Generator("cpu" if content.shape == torch.default_generator.get_state().shape else device)
+    elif isinstance(content, list):
         generator = random.Random()
+    elif "has_gauss" in content:
+        generator = numpy.random.RandomState()
     else:
-        content = json.loads(state)
-        kind = getattr(numpy.random, content["bit_generator"])
-        generator = numpy.random.RandomState() if "has_gauss" in content else numpy.random.Generator(kind())
+        generator = numpy.random.Generator(getattr(numpy.random, content["bit_generator"])())
     set_generator_state(generator, state)
     return generator
 
@@ -253,7 +259,8 @@ def set_generator_state(generator: Any, state: Any) -> None:
     if isinstance(generator, torch.Generator):
         generator.set_state(state.cpu())
     elif hasattr(generator, "setstate"):
-        generator.setstate(state)
+        version, numbers, *others = json.loads(state)
+        generator.setstate((version, tuple(numbers), *others))
     elif hasattr(generator, "set_state"):
         generator.set_state(json.loads(state))
     else:

@@ -135,6 +135,19 @@ class Unknowing:
         raise RuntimeError(name)
 
 
+class Recorded(random.Random):
+    """Numbers that are counted, with a state that no save can hold."""
+
+    position = 0
+
+    def random(self):
+        self.position += 1
+        return self.position
+
+    def getstate(self):
+        return object()
+
+
 def list_of_itself():
     found = []
     found.append(found)
@@ -212,6 +225,24 @@ def test_a_generator_of_a_sampler_stays_the_samplers():
     model.value = torch.Generator()
     loader = DataLoader([1, 2], shuffle=True, generator=model.value)
     assert saved_after(trainer_of(model, data=[loader]), lambda: list(loader)) == {}
+
+
+def test_a_generator_with_a_state_of_its_own():
+    models = [Model(), Model()]
+    for each in models:
+        each.value = Recorded()
+    restored(saved_of(lambda model: model.value.random(), models[0]), models[1])
+    assert models[1].value.random() == models[0].value.random() == 2
+
+
+def test_the_text_of_a_parameter_is_not_made(monkeypatch):
+    model = Model()
+    optimizer = torch.optim.Adam(model.parameters())
+    model.layer(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    monkeypatch.setattr(torch.nn.Parameter, "__repr__", lambda _: pytest.fail("it takes a copy from the device"))
+    assert len(optimizer.state) == 2
+    assert saved_after(trainer_of(model, optimizers=[optimizer]), lambda: None) == {}
 
 
 def test_settings_of_layers_and_buffers_outside_of_the_state():
