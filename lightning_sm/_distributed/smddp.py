@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Dict, Literal, Optional, Union
 
-from lightning_sm._distributed.communication import AUTO, Communication, CommunicationOptions, SentAs
+from lightning_sm._distributed.communication import AUTO, Communication, CommunicationOptions
 from lightning_sm._distributed.local_steps import LocalSteps
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._distributed.powersgd import PowerSGD
@@ -179,9 +179,10 @@ class SMDDPMixin(DataParallelMixin):
             return LocalSteps(model, options.local_steps, options.warmup_steps, options.outer)
         if options.gradient_compression == "powersgd":
             return PowerSGD(model, options.rank, options.warmup_steps)
+        communication = Communication(model)
         if options.gradient_compression is not None:
-            return SentAs(model, options.gradient_compression)
-        return Communication(None)
+            communication.send_as(options.gradient_compression)
+        return communication
 
     def wrap_again(self, bucket_cap_mb: Optional[float]) -> Any:
         """Wrap the model in another DDP between two steps, with buckets of another size, and return that. Collective.
