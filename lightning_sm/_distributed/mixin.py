@@ -78,7 +78,6 @@ class StrategyMixin(_Base):
     ) -> None:
         # Lightning's classes ask for the world while they are made.
         self._job = TrainingJob.resolve()
-        self._requested_backend = process_group_backend
         self._choice = BackendChoice()
         environment: Any = cluster_environment
         if environment is None:
@@ -161,7 +160,7 @@ class StrategyMixin(_Base):
         set_training(True)
         destroy_at_exit()
         if not self._choice.reason:
-            requested = self._requested_backend or backend_variable(self.namespace)
+            requested = self._process_group_backend or backend_variable(self.namespace)
             device_type = device_type or self.root_device.type
             self._choice = choose_backend(
                 requested, device_type, self._job, gathers=self._gathers, problem=self._smddp_problem()

@@ -109,10 +109,7 @@ class NeuronCoresMixin(_Base):
         stats = getattr(getattr(torch, self.device_type, None), "memory_stats", None)
         return {} if stats is None else dict(stats(device))
 
-    @staticmethod
-    def parse_devices(devices: Any) -> List[int]:
-        """See :func:`parse_core_numbers`."""
-        return parse_core_numbers(devices)
+    parse_devices = staticmethod(parse_core_numbers)
 
     @classmethod
     def get_parallel_devices(cls, devices: List[int]) -> "List[torch.device]":
@@ -150,7 +147,4 @@ class NeuronAcceleratorMixin(NeuronCoresMixin):
 
         return int(torch.neuron.device_count())  # type: ignore[attr-defined]
 
-    @staticmethod
-    def is_available() -> bool:
-        """See :func:`has_torch_neuron`."""
-        return has_torch_neuron()
+    is_available = staticmethod(has_torch_neuron)

@@ -294,8 +294,8 @@ class SMPMixin(StrategyMixin):
                 )
 
     def _candidates(self) -> Dict[str, Any]:
-        children = dict(self.lightning_module.named_children())  # type: ignore[union-attr]
-        return {name: child for name, child in children.items() if any(True for _ in child.parameters())}
+        children = self.lightning_module.named_children()  # type: ignore[union-attr]
+        return {name: child for name, child in children if any(True for _ in child.parameters())}
 
     def _network(self) -> Tuple[str, Any]:
         """The name of the attribute that is partitioned, and its module.
@@ -510,7 +510,7 @@ class SMPMixin(StrategyMixin):
     @property
     def restore_checkpoint_after_setup(self) -> bool:
         """Tensor parallelism replaces layers when the network is wrapped; the library loads its own folders then."""
-        return self.parameters.tensor_parallel_degree > 1 or self._save_distributed_checkpoint
+        return self._save_distributed_checkpoint
 
     def lightning_module_state_dict(self) -> Dict[str, Any]:
         """The whole model, with the names of the model without the library. Collective within a replica.
