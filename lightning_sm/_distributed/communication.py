@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Union
 
 from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
 
@@ -58,7 +58,7 @@ class CommunicationOptions:
         communication_warmup_steps: Optimizer steps with plain DDP before PowerSGD or local steps begin.
         outer_lr: The learning rate of the outer optimizer, which takes the averaged change of weights as its gradient.
         outer_momentum: Its momentum (Nesterov's).
-        tunes_buckets: Whether the size of buckets is chosen from the first steps: ``bucket_cap_mb="auto"``.
+        bucket_cap_mb: The size of DDP's buckets in MiB, or ``auto``.
     """
 
     gradient_compression: Optional[str] = None
@@ -67,7 +67,7 @@ class CommunicationOptions:
     communication_warmup_steps: Optional[int] = None
     outer_lr: Optional[float] = None
     outer_momentum: Optional[float] = None
-    tunes_buckets: bool = False
+    bucket_cap_mb: Union[float, str, None] = None
 
     @property
     def rank(self) -> int:
@@ -88,6 +88,11 @@ class CommunicationOptions:
             OUTER_LR if self.outer_lr is None else self.outer_lr,
             OUTER_MOMENTUM if self.outer_momentum is None else self.outer_momentum,
         )
+
+    @property
+    def tunes_buckets(self) -> bool:
+        """Whether the size of buckets is chosen from the first steps."""
+        return self.bucket_cap_mb == AUTO
 
     @property
     def is_tuned(self) -> bool:

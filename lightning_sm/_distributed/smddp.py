@@ -36,12 +36,12 @@ class DataParallelMixin(StrategyMixin):
         cluster_environment: "Optional[ClusterEnvironment]" = None,
         **kwargs: Any,
     ) -> None:
-        given = next((each.name for each in fields(CommunicationOptions) if each.name in kwargs), None)
-        if kwargs.get("bucket_cap_mb") == AUTO:
-            given = "bucket_cap_mb=auto"
-        if given is not None:
+        given = {each.name: kwargs[each.name] for each in fields(CommunicationOptions) if each.name in kwargs}
+        # A number of MiB is an argument of DDP.
+        if given.keys() - {"bucket_cap_mb"} or given.get("bucket_cap_mb") == AUTO:
+            named = ", ".join(f"{name}={value}" for name, value in given.items())
             raise StrategyUnavailableError(
-                f"{given} and the other options of communication are for the Trainer of Lightning 2.1 and newer, and "
+                f"{named} and the other options of communication are for the Trainer of Lightning 2.1 and newer, and "
                 f"this is a strategy of {self.namespace.name} {self.namespace.version_text}.",
                 hint="Leave it out, or install a newer Lightning; the model of a Fabric takes a hook of "
                 "torch.distributed.algorithms.ddp_comm_hooks.",
@@ -148,10 +148,10 @@ class SMDDPMixin(DataParallelMixin):
             communication_warmup_steps,
             outer_lr,
             outer_momentum,
-            tunes_buckets=bucket_cap_mb == AUTO,
+            bucket_cap_mb,
         )
         options.check(kwargs)
-        self._options, self._bucket_cap_mb = options, bucket_cap_mb
+        self._options = options
         if bucket_cap_mb not in (None, AUTO):
             kwargs["bucket_cap_mb"] = bucket_cap_mb
         #: What is sent in the steps of the fit that runs.
@@ -174,7 +174,7 @@ class SMDDPMixin(DataParallelMixin):
         if options.is_tuned:
             from lightning_sm._distributed.autotune import Autotune
 
-            return Autotune(self, options.gradient_compression, self._bucket_cap_mb)
+            return Autotune(self, options.gradient_compression, options.bucket_cap_mb)
         if options.local_steps is not None:
             return LocalSteps(model, options.local_steps, options.warmup_steps, options.outer)
         if options.gradient_compression == "powersgd":
