@@ -28,7 +28,6 @@ class DataParallelMixin(StrategyMixin):
 
     strategy_name = "smddp"
     _options = CommunicationOptions()
-    _ddp_kwargs: Dict[str, Any]
 
     def __init__(
         self,

@@ -121,8 +121,6 @@ class SMPMixin(StrategyMixin):
     """
 
     strategy_name = "smp"
-    # Of DDPStrategy.
-    _ddp_kwargs: Dict[str, Any]
 
     def __init__(self, network: Optional[str] = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -70,7 +70,6 @@ class TorchrunXLAMixin(StrategyMixin):
     """
 
     strategy_name = XLA
-    _checkpoint_io: Any
     _launched: bool
 
     def __init__(self, cluster_environment: Any = None, **kwargs: Any) -> None:
