@@ -266,13 +266,12 @@ class Communication:
             StrategyUnavailableError: The backend cannot sum that type (gloo and bf16 in older torch).
         """
         import torch
-        import torch.distributed as dist
 
         error = sum_error(name, next(self.model.parameters()).device)
         if error is not None:
             raise StrategyUnavailableError(
-                f"gradient_compression={name}: {dist.get_backend()} of torch {torch.__version__} cannot sum {name}: "
-                f"{error}",
+                f"gradient_compression={name}: {torch.distributed.get_backend()} of torch {torch.__version__} "
+                f"cannot sum {name}: {error}",
                 hint="Leave gradient_compression out, or use a newer torch.",
             ) from error
         self.register(bucket_hook(name))
@@ -321,10 +320,10 @@ def bucket_hook(name: Optional[str]) -> Callable[[Any], Any]:
 def sum_error(name: str, device: Any) -> Optional[RuntimeError]:
     """Why the backend of this process cannot sum numbers of ``bf16`` or ``fp16``; ``None`` if it can. Collective."""
     import torch
-    import torch.distributed as dist
 
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[name]
     try:
-        dist.all_reduce(torch.zeros(1, dtype={"bf16": torch.bfloat16, "fp16": torch.float16}[name], device=device))
+        torch.distributed.all_reduce(torch.zeros(1, dtype=dtype, device=device))
     except RuntimeError as error:
         return error
     return None
