@@ -169,8 +169,14 @@ class StrategyMixin(_Base):
                 log.info("%s: backend %s.", self._name, self._choice)
             if isinstance(self.cluster_environment, SageMakerEnvironment):
                 self.cluster_environment.backend = str(self._choice)
-        if self._choice.has_documented_sums_only:
-            self._init_group(str(self._choice.backend))
+        if self._choice.has_documented_sums_only and not dist.is_initialized():
+            # Lightning, from 2.5.5 on, would pass a device_id, which is undocumented for these backends.
+            replace_infinite_barrier(self.namespace)
+            self._set_main_address()
+            timeout: Dict[str, Any] = {"timeout": self._timeout} if getattr(self, "_timeout", None) is not None else {}
+            dist.init_process_group(
+                str(self._choice.backend), rank=self.global_rank, world_size=self.world_size, **timeout
+            )
 
     def _smddp_problem(self) -> Optional[str]:
         """Why this strategy cannot train over SMDDP here, or ``None``."""
@@ -181,15 +187,6 @@ class StrategyMixin(_Base):
     def _name(self) -> str:
         """The name of our class, of which this may be a subclass."""
         return next(cls.__name__ for cls in type(self).__mro__ if cls.__module__ == "lightning_sm")
-
-    def _init_group(self, backend: str) -> None:
-        """Initialize the group before Lightning, which since 2.5.5 passes a ``device_id``, undocumented for these."""
-        if dist.is_initialized():
-            return
-        replace_infinite_barrier(self.namespace)
-        self._set_main_address()
-        timeout: Dict[str, Any] = {"timeout": self._timeout} if getattr(self, "_timeout", None) is not None else {}
-        dist.init_process_group(backend, rank=self.global_rank, world_size=self.world_size, **timeout)
 
     def _set_main_address(self) -> None:
         """Set the variables for libraries that ask no cluster environment. It waits until the name resolves."""

@@ -137,9 +137,8 @@ def test_smddp_is_joined_without_a_device(in_environ, monkeypatch, lines, name):
     monkeypatch.setitem(sys.modules, _MODULE, types.ModuleType("smddp"))
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **kwargs: joined.append((args, kwargs)))
     monkeypatch.setattr(mixin, "replace_infinite_barrier", lambda namespace: None)
-    for variable in ("SMDATAPARALLEL_OPTIMIZE_SDP", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(variable, "")
-        monkeypatch.delenv(variable)
+    monkeypatch.setenv("SMDATAPARALLEL_OPTIMIZE_SDP", "")
+    monkeypatch.delenv("SMDATAPARALLEL_OPTIMIZE_SDP")
     in_environ(torchrun(1, 2, 0, 1, 1, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234))
     strategy = strategy_of(_trainer(strategy=_strategy(name, process_group_backend="smddp")))
     strategy._prepare_group()
