@@ -19,10 +19,15 @@ Source: ``_load_external_callbacks`` in ``lightning/fabric/utilities/registry.py
 import functools
 import os
 import sys
+from _thread import get_ident
 from types import ModuleType
-from typing import Any, Dict, List, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Set
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 __all__ = [
+    "Finder",
     "fabric_callbacks",
     "is_helper",
     "lightning_callbacks",
@@ -53,10 +58,11 @@ def torch_imported() -> None:
     torch calls it at the end of its own import, in launchers, too. What it raised would break that import.
     """
     if _mode() == "1":
-        sys.meta_path.insert(0, _Finder())
         for name in _CLASSES:
             if name in sys.modules:  # lightning/fabric/fabric.py has imported torch
                 sys.modules[name].__class__ = _Unfinished
+            else:
+                sys.meta_path.insert(0, Finder(name, _execute))
 
 
 def _protect(name: str) -> List[Any]:
@@ -143,32 +149,39 @@ def _is_unchanged() -> bool:
     return _has_imported
 
 
-class _Finder:
-    """Waits for the modules of ``Trainer`` and ``Fabric``; finds nothing itself."""
+class Finder:
+    """Finds a module by all other finders, and replaces the method of its loader that executes it.
 
-    def __init__(self) -> None:
-        self._is_searching = False
+    Args:
+        name: The full name of the module.
+        execute: Called instead, with the method and the module.
+    """
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in _CLASSES or self._is_searching:
+    def __init__(self, name: str, execute: Callable[[Callable[[ModuleType], None], ModuleType], None]) -> None:
+        self.name, self._execute = name, execute
+        self._searching: Set[int] = set()
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> "Optional[ModuleSpec]":
+        """As Python asks each finder of ``sys.meta_path``."""
+        thread = get_ident()
+        if fullname != self.name or thread in self._searching:
             return None
         from importlib.util import find_spec
 
-        self._is_searching = True
+        self._searching.add(thread)
         try:
-            spec = find_spec(name)
+            spec = find_spec(fullname)
         finally:
-            self._is_searching = False
-        loader: Any = None if spec is None else spec.loader
-        if loader is not None:
-            execute = loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                execute(module)
-                _complete_first(getattr(module, _CLASSES[name]))
-
-            loader.exec_module = exec_module
+            self._searching.discard(thread)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            loader.exec_module = functools.partial(self._execute, loader.exec_module)
         return spec
+
+
+def _execute(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+    execute(module)
+    _complete_first(getattr(module, _CLASSES[module.__name__]))
 
 
 class _Unfinished(ModuleType):

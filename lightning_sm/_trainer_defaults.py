@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Dict, Iterator, Mapping, Optional
 
 from lightning_sm._distributed.environment import SageMakerEnvironment
-from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import SupportLevel, choose_fabric, choose_namespace, namespace_of, support_level
 from lightning_sm._lightning.wrapped_method import set_by_variables
@@ -56,7 +55,7 @@ def complete_arguments(arguments: Dict[str, Any], context: RunContext, routing: 
 def _add_environment(arguments: Dict[str, Any], context: RunContext) -> None:
     """Put a :class:`SageMakerEnvironment` among the plugins where the strategy brings none along."""
     strategy = arguments.get("strategy")
-    is_ours = isinstance(strategy, StrategyMixin) or (isinstance(strategy, str) and strategy.startswith("smddp"))
+    is_ours = isinstance(strategy, str) and strategy.startswith("smddp")
     if context.topology.launcher != Launcher.LOCAL and not is_ours and not _brings_environment(arguments, context):
         arguments["plugins"] = [*as_list(arguments.get("plugins")), SageMakerEnvironment(context.topology)]
 

@@ -34,6 +34,7 @@ print(lightning_sm.TrainingJob.resolve({{}}).in_container, lightning_sm.Topology
         "lightning_sm._sagemaker.in_job",
         "lightning_sm._version",
         "lightning_sm.errors",
+        "lightning_sm_entry",
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
-from lightning_sm._distributed.communication import AUTO, Communication, SentAs, bucket_hook, sum_error
+from lightning_sm._distributed.communication import AUTO, Communication, bucket_hook, sum_error
 from lightning_sm._logging import log
 from lightning_sm._plan import Network, Option, Workload, fewest_settings, predict
 from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
@@ -208,7 +208,7 @@ class Autotune(Communication):
         self.model = None
         self.model = self._strategy.wrap_again(option.bucket_cap_mb)
         if option.gradient_compression is not None:
-            SentAs(self.model, option.gradient_compression)
+            self.send_as(option.gradient_compression)
 
     def _tell(self, text: str) -> None:
         if self._strategy.global_rank == 0:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Union
 
 from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
 
@@ -12,7 +12,6 @@ __all__ = [
     "Communication",
     "CommunicationOptions",
     "OuterOptimizer",
-    "SentAs",
     "bucket_hook",
     "sum_error",
 ]
@@ -25,7 +24,8 @@ POWERSGD_RANK = 4
 OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9
 #: Chosen from what the first steps show.
 AUTO = "auto"
-_COMPRESSIONS = ("bf16", "fp16", "powersgd", AUTO)
+_TYPES = ("bf16", "fp16")
+_COMPRESSIONS = (*_TYPES, "powersgd", AUTO)
 _LIGHTNINGS = ("ddp_comm_hook", "ddp_comm_state", "ddp_comm_wrapper", "model_averaging_period")
 
 
@@ -58,7 +58,7 @@ class CommunicationOptions:
         communication_warmup_steps: Optimizer steps with plain DDP before PowerSGD or local steps begin.
         outer_lr: The learning rate of the outer optimizer, which takes the averaged change of weights as its gradient.
         outer_momentum: Its momentum (Nesterov's).
-        tunes_buckets: Whether the size of buckets is chosen from the first steps: ``bucket_cap_mb="auto"``.
+        bucket_cap_mb: The size of DDP's buckets in MiB, or ``auto``.
     """
 
     gradient_compression: Optional[str] = None
@@ -67,7 +67,7 @@ class CommunicationOptions:
     communication_warmup_steps: Optional[int] = None
     outer_lr: Optional[float] = None
     outer_momentum: Optional[float] = None
-    tunes_buckets: bool = False
+    bucket_cap_mb: Union[float, str, None] = None
 
     @property
     def rank(self) -> int:
@@ -90,6 +90,11 @@ class CommunicationOptions:
         )
 
     @property
+    def tunes_buckets(self) -> bool:
+        """Whether the size of buckets is chosen from the first steps."""
+        return self.bucket_cap_mb == AUTO
+
+    @property
     def is_tuned(self) -> bool:
         """Whether the first steps are measured."""
         return self.gradient_compression == AUTO or self.tunes_buckets
@@ -101,11 +106,10 @@ class CommunicationOptions:
 
     def describe(self) -> Optional[str]:
         """What is learned otherwise than with plain DDP, for the log; ``None`` without options."""
+        what = None
         if self.gradient_compression == "powersgd":
             what = f"PowerSGD of rank {self.rank} approximates gradients after {self.warmup_steps} steps"
-        elif self.gradient_compression == AUTO:
-            return None
-        elif self.gradient_compression is not None:
+        elif self.gradient_compression in _TYPES:
             what = f"gradients are sent as {self.gradient_compression}, which rounds them"
         elif self.local_steps is not None:
             what = (
@@ -114,9 +118,7 @@ class CommunicationOptions:
             )
             if self.outer is not None:
                 what = f"{what}, where {self.outer} takes their change"
-        else:
-            return None
-        return f"{what}; what is learned differs from plain DDP"
+        return what and f"{what}; what is learned differs from plain DDP"
 
     def smddp_problem(self, ddp_arguments: Mapping[str, Any]) -> Optional[str]:
         """Why AWS's SMDDP cannot be used with the options, or ``None``: what AWS does not document."""
@@ -138,12 +140,6 @@ class CommunicationOptions:
         Raises:
             HyperparameterError: They do.
         """
-        for is_wrong, what, why, hint in self._contradictions(arguments):
-            if is_wrong:
-                raise HyperparameterError(f"SMDDPStrategy: {what} {why}.", hint=hint)
-
-    def _contradictions(self, arguments: Mapping[str, Any]) -> Sequence[Tuple[bool, str, str, str]]:
-        """Of each: whether it is one, what contradicts, why, and what to do."""
         compression, local, outer = self.gradient_compression, self.local_steps, self.outer
         is_powersgd = compression == "powersgd"
         auto = "bucket_cap_mb=auto" if self.tunes_buckets else "gradient_compression=auto"
@@ -151,7 +147,8 @@ class CommunicationOptions:
         warmup = f"communication_warmup_steps={self.communication_warmup_steps}"
         beside = next((name for name in _LIGHTNINGS if arguments.get(name) is not None), "")
         ours = auto if self.tunes_buckets else "gradient_compression" if compression else "local_steps"
-        return (
+        # Of each: whether it is one, what contradicts, why, and what to do.
+        contradictions = (
             (
                 compression not in (None, *_COMPRESSIONS),
                 f"gradient_compression={compression!r}",
@@ -239,13 +236,16 @@ class CommunicationOptions:
                 f"Leave {beside} or {ours} out.",
             ),
         )
+        for is_wrong, what, why, hint in contradictions:
+            if is_wrong:
+                raise HyperparameterError(f"SMDDPStrategy: {what} {why}.", hint=hint)
 
 
 class Communication:
     """What is sent in the steps of one fit, and what of it a restarted job needs; here plain DDP.
 
     Args:
-        model: The ``DistributedDataParallel`` of the fit; ``None`` without options, and outside a fit.
+        model: The ``DistributedDataParallel`` of the fit; ``None`` outside a fit.
     """
 
     def __init__(self, model: Any) -> None:
@@ -255,6 +255,26 @@ class Communication:
         """Send each bucket of gradients by a function that takes it and returns a future of its gradients."""
         # DDP checks a hook's annotations, and its name: bf16_compress_hook it refuses on CPUs (torch before 2.15).
         self.model.register_comm_hook(None, lambda state, bucket: compress(bucket))
+
+    def send_as(self, name: str) -> None:
+        """Send gradients in a smaller type: torch's ``bf16_compress_hook`` or ``fp16_compress_hook``. Collective.
+
+        Args:
+            name: ``bf16`` or ``fp16``.
+
+        Raises:
+            StrategyUnavailableError: The backend cannot sum that type (gloo and bf16 in older torch).
+        """
+        import torch
+
+        error = sum_error(name, next(self.model.parameters()).device)
+        if error is not None:
+            raise StrategyUnavailableError(
+                f"gradient_compression={name}: {torch.distributed.get_backend()} of torch {torch.__version__} "
+                f"cannot sum {name}: {error}",
+                hint="Leave gradient_compression out, or use a newer torch.",
+            ) from error
+        self.register(bucket_hook(name))
 
     def setup(self, strategy: Any) -> None:
         """Check what the strategy holds after its optimizers have been made."""
@@ -285,33 +305,6 @@ class Communication:
         """
 
 
-class SentAs(Communication):
-    """Gradients are sent in a smaller type: torch's ``bf16_compress_hook`` or ``fp16_compress_hook``.
-
-    Args:
-        model: The ``DistributedDataParallel`` of the fit.
-        name: ``bf16`` or ``fp16``.
-
-    Raises:
-        StrategyUnavailableError: The backend cannot sum that type (gloo and bf16 in older torch).
-    """
-
-    def __init__(self, model: Any, name: str) -> None:
-        super().__init__(model)
-        import torch
-        import torch.distributed as dist
-
-        device = next(model.parameters()).device
-        error = sum_error(name, device)
-        if error is not None:
-            raise StrategyUnavailableError(
-                f"gradient_compression={name}: {dist.get_backend()} of torch {torch.__version__} cannot sum {name}: "
-                f"{error}",
-                hint="Leave gradient_compression out, or use a newer torch.",
-            ) from error
-        self.register(bucket_hook(name))
-
-
 def bucket_hook(name: Optional[str]) -> Callable[[Any], Any]:
     """Return torch's hook that sends a bucket of gradients as ``bf16`` or ``fp16``, or, for ``None``, as they are."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -327,10 +320,10 @@ def bucket_hook(name: Optional[str]) -> Callable[[Any], Any]:
 def sum_error(name: str, device: Any) -> Optional[RuntimeError]:
     """Why the backend of this process cannot sum numbers of ``bf16`` or ``fp16``; ``None`` if it can. Collective."""
     import torch
-    import torch.distributed as dist
 
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[name]
     try:
-        dist.all_reduce(torch.zeros(1, dtype={"bf16": torch.bfloat16, "fp16": torch.float16}[name], device=device))
+        torch.distributed.all_reduce(torch.zeros(1, dtype=dtype, device=device))
     except RuntimeError as error:
         return error
     return None

@@ -5,20 +5,15 @@ Fabric has classes and a registry of its own, in which the same methods have oth
 
 from typing import Any, Optional
 
+from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._distributed.sharded import FSDPMixin
 from lightning_sm._distributed.smddp import DataParallelMixin
 
 __all__ = ["FabricFSDPMixin", "FabricSMDDPMixin"]
 
 
-class _FabricMethods:
+class _FabricMethods(StrategyMixin):
     """Fabric's names for methods of our mixins: what Fabric calls."""
-
-    setup_distributed: Any
-    set_world_ranks: Any
-    reduce: Any
-    job_num_nodes: Any
-    _num_nodes: int
 
     def _setup_distributed(self) -> None:
         self.setup_distributed()

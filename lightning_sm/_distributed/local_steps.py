@@ -134,14 +134,11 @@ class LocalSteps(Communication):
         if not self._differ:
             return state_dict
         averages = {parameter.data_ptr(): average for parameter, average in self._averages().items()}
-
-        def averaged(value: Any) -> Any:
-            average = averages.get(value.data_ptr()) if hasattr(value, "data_ptr") else None
-            return value if average is None or average.shape != value.shape else average
-
         # A plain copy would lose the attributes of torch's state dicts.
-        for name in list(state_dict):
-            state_dict[name] = averaged(state_dict[name])
+        for name, value in state_dict.items():
+            average = averages.get(value.data_ptr()) if hasattr(value, "data_ptr") else None
+            if average is not None and average.shape == value.shape:
+                state_dict[name] = average
         return state_dict
 
     def _averages(self) -> Dict[Any, Any]:

@@ -4,6 +4,9 @@ import os
 import pickle
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
 
+import torch
+import torch.distributed as dist
+
 from lightning_sm import _lightning
 from lightning_sm._distributed.backend import BackendChoice, all_gather_problem, choose_backend
 from lightning_sm._distributed.environment import SageMakerEnvironment
@@ -18,7 +21,6 @@ from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm.errors import TopologyError
 
 if TYPE_CHECKING:
-    import torch
     from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
     from pytorch_lightning.strategies import DDPStrategy as _Base
 else:
@@ -27,7 +29,7 @@ else:
 __all__ = ["StrategyMixin", "one_device_per_process"]
 
 
-def one_device_per_process(devices: "List[torch.device]", local_size: int) -> "List[torch.device]":
+def one_device_per_process(devices: List[torch.device], local_size: int) -> List[torch.device]:
     """Return one device for each process that the launcher started on this host.
 
     The launcher's number of processes replaces a number of devices, but not a list of devices such as ``[2, 3]``.
@@ -39,8 +41,6 @@ def one_device_per_process(devices: "List[torch.device]", local_size: int) -> "L
     Raises:
         TopologyError: There are fewer devices than processes, or the list of devices has another length.
     """
-    import torch
-
     kind = devices[0].type
     if kind == "cpu":
         return [torch.device("cpu")] * local_size
@@ -78,7 +78,6 @@ class StrategyMixin(_Base):
     ) -> None:
         # Lightning's classes ask for the world while they are made.
         self._job = TrainingJob.resolve()
-        self._requested_backend = process_group_backend
         self._choice = BackendChoice()
         environment: Any = cluster_environment
         if environment is None:
@@ -121,19 +120,19 @@ class StrategyMixin(_Base):
         return self._topology.num_nodes
 
     @property
-    def parallel_devices(self) -> "Optional[List[torch.device]]":
+    def parallel_devices(self) -> Optional[List[torch.device]]:
         """The devices of this host, one for each process."""
         return self._parallel_devices
 
     @parallel_devices.setter
-    def parallel_devices(self, parallel_devices: "Optional[List[torch.device]]") -> None:
+    def parallel_devices(self, parallel_devices: Optional[List[torch.device]]) -> None:
         local_size = self._topology.local_world_size
         if parallel_devices and local_size is not None and len(parallel_devices) != local_size:
             parallel_devices = one_device_per_process(parallel_devices, local_size)
         self._parallel_devices = parallel_devices
 
     @property
-    def root_device(self) -> "torch.device":
+    def root_device(self) -> torch.device:
         """The device of this process; under a launcher the NeuronCore that TorchNeuron has assigned to it."""
         device = super().root_device
         is_assigned = device.type == NEURON and self._topology.is_external
@@ -161,7 +160,7 @@ class StrategyMixin(_Base):
         set_training(True)
         destroy_at_exit()
         if not self._choice.reason:
-            requested = self._requested_backend or backend_variable(self.namespace)
+            requested = self._process_group_backend or backend_variable(self.namespace)
             device_type = device_type or self.root_device.type
             self._choice = choose_backend(
                 requested, device_type, self._job, gathers=self._gathers, problem=self._smddp_problem()
@@ -170,8 +169,14 @@ class StrategyMixin(_Base):
                 log.info("%s: backend %s.", self._name, self._choice)
             if isinstance(self.cluster_environment, SageMakerEnvironment):
                 self.cluster_environment.backend = str(self._choice)
-        if self._choice.has_documented_sums_only:
-            self._init_group(str(self._choice.backend))
+        if self._choice.has_documented_sums_only and not dist.is_initialized():
+            # Lightning, from 2.5.5 on, would pass a device_id, which is undocumented for these backends.
+            replace_infinite_barrier(self.namespace)
+            self._set_main_address()
+            timeout: Dict[str, Any] = {"timeout": self._timeout} if getattr(self, "_timeout", None) is not None else {}
+            dist.init_process_group(
+                str(self._choice.backend), rank=self.global_rank, world_size=self.world_size, **timeout
+            )
 
     def _smddp_problem(self) -> Optional[str]:
         """Why this strategy cannot train over SMDDP here, or ``None``."""
@@ -183,17 +188,6 @@ class StrategyMixin(_Base):
         """The name of our class, of which this may be a subclass."""
         return next(cls.__name__ for cls in type(self).__mro__ if cls.__module__ == "lightning_sm")
 
-    def _init_group(self, backend: str) -> None:
-        """Initialize the group before Lightning, which since 2.5.5 passes a ``device_id``, undocumented for these."""
-        import torch.distributed as dist
-
-        if dist.is_initialized():
-            return
-        replace_infinite_barrier(self.namespace)
-        self._set_main_address()
-        timeout: Dict[str, Any] = {"timeout": self._timeout} if getattr(self, "_timeout", None) is not None else {}
-        dist.init_process_group(backend, rank=self.global_rank, world_size=self.world_size, **timeout)
-
     def _set_main_address(self) -> None:
         """Set the variables for libraries that ask no cluster environment. It waits until the name resolves."""
         os.environ["MASTER_ADDR"] = self.cluster_environment.main_address
@@ -204,13 +198,11 @@ class StrategyMixin(_Base):
 
     def reduce(self, tensor: Any, group: Optional[Any] = None, reduce_op: Optional[Union[Any, str]] = "mean") -> Any:
         """Reduce a tensor over all processes; under ``smddp`` and ``neuron`` a mean is a sum and a division."""
-        import torch
-
         mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
         if not (self._choice.has_documented_sums_only and mean and isinstance(tensor, torch.Tensor)):
             return super().reduce(tensor, group, reduce_op)
         total = super().reduce(tensor, group, "sum")
-        size = torch.distributed.get_world_size(group) if group is not None else self.world_size
+        size = dist.get_world_size(group) if group is not None else self.world_size
         return total.div_(size) if total.is_floating_point() else total.copy_(total / size)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
@@ -220,7 +212,7 @@ class StrategyMixin(_Base):
         return _broadcast_object(obj, src, self.global_rank, self.root_device)
 
 
-def _broadcast_object(obj: Any, src: int, rank: int, device: "torch.device") -> Any:
+def _broadcast_object(obj: Any, src: int, rank: int, device: torch.device) -> Any:
     """Broadcast an object as tensors, for backends whose object collectives are undocumented.
 
     Collective: every rank of the default group must call it.
@@ -231,9 +223,6 @@ def _broadcast_object(obj: Any, src: int, rank: int, device: "torch.device") -> 
         rank: This process's rank.
         device: The device of the backend's tensors.
     """
-    import torch
-    import torch.distributed as dist
-
     payload = bytearray(pickle.dumps(obj)) if rank == src else bytearray()
     size = torch.tensor([len(payload)], dtype=torch.int64, device=device)
     dist.broadcast(size, src)

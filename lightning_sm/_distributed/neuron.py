@@ -1,7 +1,7 @@
 """``NeuronAccelerator``: NeuronCores as an accelerator of Lightning, by TorchNeuron's device ``neuron``."""
 
 import importlib.util
-import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Union
 
 from lightning_sm._lightning.accelerators import retarget_mixed_precision
@@ -66,12 +66,12 @@ def parse_core_numbers(devices: Union[int, str, Sequence[int]]) -> List[int]:
         TopologyError: It is neither.
     """
     numbers: Any = devices
-    if isinstance(devices, str) and re.fullmatch(r"[\d, ]+", devices):
-        found = [int(part) for part in re.findall(r"\d+", devices)]
-        numbers = found if "," in devices else found[0]
+    if isinstance(devices, str):
+        with suppress(ValueError):
+            numbers = [int(part) for part in devices.split(",") if part.strip()] if "," in devices else int(devices)
     if type(numbers) is int and numbers > 0:
         return list(range(numbers))
-    if isinstance(numbers, Sequence) and numbers and all(type(number) is int for number in numbers):
+    if isinstance(numbers, Sequence) and numbers and all(type(number) is int and number >= 0 for number in numbers):
         return list(numbers)
     raise TopologyError(
         f"Trainer(devices={devices!r}) names no NeuronCores.",
@@ -109,10 +109,7 @@ class NeuronCoresMixin(_Base):
         stats = getattr(getattr(torch, self.device_type, None), "memory_stats", None)
         return {} if stats is None else dict(stats(device))
 
-    @staticmethod
-    def parse_devices(devices: Any) -> List[int]:
-        """See :func:`parse_core_numbers`."""
-        return parse_core_numbers(devices)
+    parse_devices = staticmethod(parse_core_numbers)
 
     @classmethod
     def get_parallel_devices(cls, devices: List[int]) -> "List[torch.device]":
@@ -150,7 +147,4 @@ class NeuronAcceleratorMixin(NeuronCoresMixin):
 
         return int(torch.neuron.device_count())  # type: ignore[attr-defined]
 
-    @staticmethod
-    def is_available() -> bool:
-        """See :func:`has_torch_neuron`."""
-        return has_torch_neuron()
+    is_available = staticmethod(has_torch_neuron)

@@ -39,13 +39,11 @@ def agree_on_port(topology: Topology, address: str) -> Optional[int]:
         address: The name or address of global rank 0.
     """
     attempt = read_count(os.environ, "TORCHELASTIC_RESTART_COUNT") or 0
-    shares_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    is_restarted = topology.launcher == Launcher.TORCHRUN and attempt > 0
-    if not is_restarted or (topology.world_size or 1) == 1:
+    if topology.launcher != Launcher.TORCHRUN or attempt == 0 or topology.world_size == 1:
         return None
     if topology.is_rank_zero:
         log.info("torchrun has started the workers again: restart %d.", attempt)
-    if not shares_store or topology.main_port is None:
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or topology.main_port is None:
         return None
     if topology.num_nodes > 1:
         if topology.is_rank_zero:

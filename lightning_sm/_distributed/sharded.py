@@ -106,8 +106,7 @@ class ModelParallelMixin(_FullyShardedMixin):
     @property
     def distributed_sampler_kwargs(self) -> Dict[str, Any]:
         """Replicas are the processes of the data-parallel dimension: those of a tensor-parallel group read the same."""
-        lightnings: Dict[str, Any] = super(StrategyMixin, self).distributed_sampler_kwargs
-        return lightnings
+        return dict(super(StrategyMixin, self).distributed_sampler_kwargs)
 
     def _smddp_problem(self) -> Optional[str]:
         if not hasattr(_fsdp_module(), "set_force_sum_reduction_for_comms"):

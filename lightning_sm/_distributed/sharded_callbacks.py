@@ -1,6 +1,6 @@
 """What callbacks of Lightning or of a project cannot do where each process holds a part of the weights only."""
 
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping
 
 from lightning_sm._lightning.collectives import digest_of, gather_objects
 from lightning_sm._lightning.legacy import strategy_of
@@ -75,7 +75,15 @@ def warn_of_own_states(trainer: Trainer, checkpoint: Mapping[str, Any]) -> None:
         **{str(key): value for key, value in checkpoint.get("callbacks", {}).items()},
     }
     digests = gather_objects(trainer, {key: digest_of(value) for key, value in states.items()})
-    found = _first_difference(digests)
+    # A state that only one rank has, such as that of what only rank 0 observes, mostly holds no tensors.
+    nothing = digest_of(())
+    differences = (
+        (rank, key.partition("{")[0])
+        for rank, own in enumerate(digests)
+        for key, first in digests[0].items()
+        if own.get(key, nothing) != first
+    )
+    found = next(differences, None)
     if found is not None and trainer.is_global_zero:
         log.warning(
             "global_rank %d has other tensors than global_rank 0 in the state of %s, and a checkpoint keeps those of "
@@ -83,12 +91,3 @@ def warn_of_own_states(trainer: Trainer, checkpoint: Mapping[str, Any]) -> None:
             "if they are of a logged metric, log it with sync_dist=True.",
             *found,
         )
-
-
-def _first_difference(digests: Sequence[Mapping[str, int]]) -> Optional[Tuple[int, str]]:
-    for rank, own in enumerate(digests):
-        for key, first in digests[0].items():
-            # A state that only one rank has, such as that of what only rank 0 observes, mostly holds no tensors.
-            if own.get(key, digest_of(())) != first:
-                return rank, key.partition("{")[0]
-    return None

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Dict, Literal, Optional, Union
 
-from lightning_sm._distributed.communication import AUTO, Communication, CommunicationOptions, SentAs
+from lightning_sm._distributed.communication import AUTO, Communication, CommunicationOptions
 from lightning_sm._distributed.local_steps import LocalSteps
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._distributed.powersgd import PowerSGD
@@ -28,7 +28,6 @@ class DataParallelMixin(StrategyMixin):
 
     strategy_name = "smddp"
     _options = CommunicationOptions()
-    _ddp_kwargs: Dict[str, Any]
 
     def __init__(
         self,
@@ -36,12 +35,12 @@ class DataParallelMixin(StrategyMixin):
         cluster_environment: "Optional[ClusterEnvironment]" = None,
         **kwargs: Any,
     ) -> None:
-        given = next((each.name for each in fields(CommunicationOptions) if each.name in kwargs), None)
-        if kwargs.get("bucket_cap_mb") == AUTO:
-            given = "bucket_cap_mb=auto"
-        if given is not None:
+        given = {each.name: kwargs[each.name] for each in fields(CommunicationOptions) if each.name in kwargs}
+        # A number of MiB is an argument of DDP.
+        if given.keys() - {"bucket_cap_mb"} or given.get("bucket_cap_mb") == AUTO:
+            named = ", ".join(f"{name}={value}" for name, value in given.items())
             raise StrategyUnavailableError(
-                f"{given} and the other options of communication are for the Trainer of Lightning 2.1 and newer, and "
+                f"{named} and the other options of communication are for the Trainer of Lightning 2.1 and newer, and "
                 f"this is a strategy of {self.namespace.name} {self.namespace.version_text}.",
                 hint="Leave it out, or install a newer Lightning; the model of a Fabric takes a hook of "
                 "torch.distributed.algorithms.ddp_comm_hooks.",
@@ -148,10 +147,10 @@ class SMDDPMixin(DataParallelMixin):
             communication_warmup_steps,
             outer_lr,
             outer_momentum,
-            tunes_buckets=bucket_cap_mb == AUTO,
+            bucket_cap_mb,
         )
         options.check(kwargs)
-        self._options, self._bucket_cap_mb = options, bucket_cap_mb
+        self._options = options
         if bucket_cap_mb not in (None, AUTO):
             kwargs["bucket_cap_mb"] = bucket_cap_mb
         #: What is sent in the steps of the fit that runs.
@@ -174,14 +173,15 @@ class SMDDPMixin(DataParallelMixin):
         if options.is_tuned:
             from lightning_sm._distributed.autotune import Autotune
 
-            return Autotune(self, options.gradient_compression, self._bucket_cap_mb)
+            return Autotune(self, options.gradient_compression, options.bucket_cap_mb)
         if options.local_steps is not None:
             return LocalSteps(model, options.local_steps, options.warmup_steps, options.outer)
         if options.gradient_compression == "powersgd":
             return PowerSGD(model, options.rank, options.warmup_steps)
+        communication = Communication(model)
         if options.gradient_compression is not None:
-            return SentAs(model, options.gradient_compression)
-        return Communication(None)
+            communication.send_as(options.gradient_compression)
+        return communication
 
     def wrap_again(self, bucket_cap_mb: Optional[float]) -> Any:
         """Wrap the model in another DDP between two steps, with buckets of another size, and return that. Collective.

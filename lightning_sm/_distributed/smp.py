@@ -121,8 +121,6 @@ class SMPMixin(StrategyMixin):
     """
 
     strategy_name = "smp"
-    # Of DDPStrategy.
-    _ddp_kwargs: Dict[str, Any]
 
     def __init__(self, network: Optional[str] = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -132,7 +130,6 @@ class SMPMixin(StrategyMixin):
         self._steps: Dict[str, Callable[..., Any]] = {}
         # The arguments of self.log by the step and the names that it logs.
         self._log_arguments: Dict[Tuple[str, Tuple[str, ...]], Dict[str, _Arguments]] = {}
-        self._zero_grad: Optional[ReplacedMethod] = None
         # Of a checkpoint; the library loads it when it has partitioned the model.
         self._optimizer_to_load: Optional[Dict[str, Any]] = None
         self._has_created_network = False
@@ -294,8 +291,8 @@ class SMPMixin(StrategyMixin):
                 )
 
     def _candidates(self) -> Dict[str, Any]:
-        children = dict(self.lightning_module.named_children())  # type: ignore[union-attr]
-        return {name: child for name, child in children.items() if any(True for _ in child.parameters())}
+        children = self.lightning_module.named_children()  # type: ignore[union-attr]
+        return {name: child for name, child in children if any(True for _ in child.parameters())}
 
     def _network(self) -> Tuple[str, Any]:
         """The name of the attribute that is partitioned, and its module.
@@ -304,14 +301,13 @@ class SMPMixin(StrategyMixin):
             StrategyUnavailableError: It is not the only child with parameters.
         """
         found = self._candidates()
-        name = self._network_name or next(iter(found), None)
+        name = self._network_name or next(iter(found), "network")
         if list(found) != [name]:
             raise StrategyUnavailableError(
                 f"The strategy smp partitions one attribute of the LightningModule, {name}, and parameters are in: "
                 f"{', '.join(found) or 'none'}.",
                 hint="Put all layers into one module, such as self.network = Network(...), and call that in the steps.",
             )
-        assert name is not None
         return name, found[name]
 
     def _wrap_network(self, trainer: Any) -> None:
@@ -342,7 +338,6 @@ class SMPMixin(StrategyMixin):
 
     def zero_gradients(self) -> None:
         """Zero the gradients, after a step of the optimizer."""
-        assert self._zero_grad is not None
         self._zero_grad.original()
 
     def clip_by_norm(self, optimizer: Any, max_norm: float) -> None:
@@ -510,7 +505,7 @@ class SMPMixin(StrategyMixin):
     @property
     def restore_checkpoint_after_setup(self) -> bool:
         """Tensor parallelism replaces layers when the network is wrapped; the library loads its own folders then."""
-        return self.parameters.tensor_parallel_degree > 1 or self._save_distributed_checkpoint
+        return self._save_distributed_checkpoint
 
     def lightning_module_state_dict(self) -> Dict[str, Any]:
         """The whole model, with the names of the model without the library. Collective within a replica.
@@ -579,11 +574,8 @@ class SMPMixin(StrategyMixin):
         """Load one file, or let the library load its folder into the wrapped model and optimizer."""
         if not os.path.isdir(checkpoint_path):
             return super().load_checkpoint(checkpoint_path, *args, **kwargs)
-        with_optimizer = bool(self.optimizers)
-        found: Dict[str, Any] = self._smp.resume_from_checkpoint(
-            os.fspath(checkpoint_path), tag=_TAG, partial=True, load_optimizer=with_optimizer
-        )
-        return found
+        options = {"tag": _TAG, "partial": True, "load_optimizer": bool(self.optimizers)}
+        return dict(self._smp.resume_from_checkpoint(os.fspath(checkpoint_path), **options))
 
 
 # The library names the parts of a checkpoint by it.

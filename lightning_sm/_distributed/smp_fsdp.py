@@ -58,9 +58,7 @@ class SMPFSDPMixin(FSDPMixin):
     """
 
     strategy_name = "smp_fsdp"
-    # Of FSDPStrategy.
-    kwargs: Dict[str, Any]
-    sharding_strategy: Any
+    kwargs: Dict[str, Any]  # of FSDPStrategy
 
     def __init__(self, moe_config: Optional[Any] = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

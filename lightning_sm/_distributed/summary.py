@@ -57,10 +57,8 @@ def _with_sources(text: str, topology: Topology, names: Sequence[str]) -> str:
 
 
 def _instances(job: TrainingJob, hosts: Sequence[str]) -> str:
-    counts: Dict[str, int] = Counter()
-    for group in job.instance_groups:
-        counts[group.instance_type or "unknown type"] += sum(host in hosts for host in group.hosts)
-    counts = {kind: count for kind, count in counts.items() if count}
+    kinds = {host: group.instance_type or "unknown type" for group in job.instance_groups for host in group.hosts}
+    counts: Dict[str, int] = Counter(kinds[host] for host in hosts if host in kinds)
     if not counts and job.current_instance_type is not None:
         counts = {job.current_instance_type: len(hosts) or 1}
     gpus = f" ({_count(job.num_gpus, 'GPU')} on this host)" if counts and job.num_gpus is not None else ""

@@ -70,7 +70,6 @@ class TorchrunXLAMixin(StrategyMixin):
     """
 
     strategy_name = XLA
-    _checkpoint_io: Any
     _launched: bool
 
     def __init__(self, cluster_environment: Any = None, **kwargs: Any) -> None:
@@ -112,16 +111,9 @@ class TorchrunXLAMixin(StrategyMixin):
 
     def setup_environment(self) -> None:
         """Initialize the process group, which tells ``torch_xla`` its device, and compare the worlds."""
-        self._prepare_group(_DEVICE)
-        self._join()
-        super().setup_environment()
-
-    def setup_distributed(self) -> None:
-        """Nothing: the process group exists."""
-
-    def _join(self) -> None:
         import torch.distributed as dist
 
+        self._prepare_group(_DEVICE)
         if not dist.is_initialized():
             importlib.import_module("torch_xla.distributed.xla_backend")
             self._set_main_address()
@@ -135,6 +127,10 @@ class TorchrunXLAMixin(StrategyMixin):
                 hint="Start the job by torchrun (torch_distributed), and leave PJRT_DEVICE and NEURON_* to the image; "
                 "on CPUs torch_xla has one process.",
             )
+        super().setup_environment()
+
+    def setup_distributed(self) -> None:
+        """Nothing: the process group exists."""
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """Broadcast any object, which may have another size on each rank. Lightning's takes tensors of one size."""

@@ -8,16 +8,12 @@ Every program pays for what is imported here, so no ``dataclasses`` (``inspect``
 
 import re
 import sys
-from _thread import get_ident
-from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set, Tuple
+from typing import Callable, Dict, Optional, Tuple
 
 from lightning_sm._logging import log
 from lightning_sm.errors import LightningImportError, LightningSMError
-
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
+from lightning_sm_entry import Finder
 
 __all__ = [
     "add_import_hook",
@@ -46,44 +42,20 @@ def add_import_hook(
     """
     if name in sys.modules:
         after()
-    else:
-        sys.meta_path.insert(0, _Finder(name, before, after, explain))
+        return
 
-
-class _Finder:
-    """Finds the module by all other finders, and replaces the method of its loader that executes it."""
-
-    def __init__(self, name: str, before: Any, after: Any, explain: Any) -> None:
-        self.name = name
-        self.before, self.after, self.explain = before, after, explain
-        self._searching: Set[int] = set()
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> "Optional[ModuleSpec]":
-        thread = get_ident()
-        if fullname != self.name or thread in self._searching:
-            return None
-        from importlib.util import find_spec
-
-        self._searching.add(thread)
-        try:
-            spec = find_spec(fullname)
-        finally:
-            self._searching.discard(thread)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            loader.exec_module = partial(self._execute, loader.exec_module)
-        return spec
-
-    def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-        self.before()
+    def execute_between(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        before()
         try:
             execute(module)
         except Exception as error:
-            explained = self.explain(error)
+            explained = explain(error)
             if explained is None:
                 raise
             raise explained from error
-        self.after()
+        after()
+
+    sys.meta_path.insert(0, Finder(name, execute_between))
 
 
 Version = Tuple[int, ...]

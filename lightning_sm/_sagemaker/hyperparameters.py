@@ -148,22 +148,20 @@ class Hyperparameters:
         return cls._split(values, source, {name: value for name, value in raw.items() if isinstance(value, str)})
 
     @classmethod
-    def from_variable(cls, content: Any, framework: Any, source: str) -> "Hyperparameters":
+    def from_variables(cls, content: Any, framework: Any) -> "Hyperparameters":
         """Take the content of ``SM_HPS`` and ``SM_FRAMEWORK_PARAMS``, whose values have types.
 
         Raises:
             JobConfigError: One of them is not a JSON object.
         """
-        values = {**expect_mapping(framework, "SM_FRAMEWORK_PARAMS"), **expect_mapping(content, source)}
-        return cls._split(values, source)
+        values = {**expect_mapping(framework, "SM_FRAMEWORK_PARAMS"), **expect_mapping(content, "SM_HPS")}
+        return cls._split(values, "SM_HPS", {})
 
     @classmethod
-    def _split(
-        cls, values: Dict[str, Any], source: str, texts: Optional[Mapping[str, str]] = None
-    ) -> "Hyperparameters":
+    def _split(cls, values: Dict[str, Any], source: str, texts: Mapping[str, str]) -> "Hyperparameters":
         users = {name: value for name, value in values.items() if not is_reserved(name)}
         reserved = {name: value for name, value in values.items() if is_reserved(name)}
-        return cls(users, reserved, source, texts or {})
+        return cls(users, reserved, source, texts)
 
     def text(self, name: str) -> str:
         """The value of ``name`` as it was written; a string without quotes."""
@@ -191,18 +189,16 @@ class Hyperparameters:
         Args:
             args: The command line without the program's name.
         """
-        kept: List[str] = []
-        index = 0
-        while index < len(args):
-            arg = args[index]
-            name, equals, _ = arg.lstrip("-").partition("=") if arg.startswith("-") else (None, "", "")
-            follows = args[index + 1] if index + 1 < len(args) else None
-            is_value = name in self.values and follows in self.spellings(name or "")
-            if name is not None and (is_reserved(name) or (is_value and not equals)):
-                index += 1 if equals else 2
+        kept, left = [], list(args)
+        while left:
+            arg = left.pop(0)
+            name, equals, _ = arg.lstrip("-").partition("=")
+            values = [] if equals else left[:1]
+            is_written = name in self.values and any(value in self.spellings(name) for value in values)
+            if arg.startswith("-") and (is_reserved(name) or is_written):
+                del left[: len(values)]
             else:
                 kept.append(arg)
-                index += 1
         return kept
 
     def spellings(self, name: str) -> List[str]:

@@ -117,14 +117,12 @@ class _Reader:
 
     def text(self, field: str, value: Any, source: str, variable: str) -> Optional[str]:
         """Return a string from ``resourceconfig.json``, else from a variable."""
-        if isinstance(value, str) and value:
-            self.sources[field] = source
-            return value
         if value is not None and not isinstance(value, str):
             raise JobConfigError(f"{field} in {source} should be a string, but is {value!r}.")
-        if self.environ.get(variable):
-            self.sources[field] = variable
-            return self.environ[variable]
+        for where, found in ((source, value), (variable, self.environ.get(variable))):
+            if found:
+                self.sources[field] = where
+                return found
         return None
 
     def file(self, name: str) -> Tuple[Optional[Any], str]:
@@ -194,8 +192,10 @@ def _read_name(reader: _Reader, hyperparameters: Hyperparameters) -> Optional[st
     found = [(name, reader.environ.get(name)) for name in ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")]
     # SDK v2 creates the hyperparameters of a tuning job once, so that all its training jobs have the same name there.
     if "_tuning_objective_metric" not in hyperparameters.reserved:
-        found.append(("sagemaker_job_name", hyperparameters.reserved.get("sagemaker_job_name")))
-        found.append(("SAGEMAKER_JOB_NAME", reader.environ.get("SAGEMAKER_JOB_NAME")))
+        found += [
+            ("sagemaker_job_name", hyperparameters.reserved.get("sagemaker_job_name")),
+            ("SAGEMAKER_JOB_NAME", reader.environ.get("SAGEMAKER_JOB_NAME")),
+        ]
     for source, value in found:
         name = value.rpartition("/")[2].strip() if isinstance(value, str) else ""
         if name:
@@ -232,13 +232,11 @@ def _read_group(entry: Dict[str, Any], where: str) -> InstanceGroup:
 
 def _read_hyperparameters(reader: _Reader, *, sdk_v3: bool) -> Hyperparameters:
     content, path = reader.file("hyperparameters.json")
+    reader.sources["hyperparameters"] = "SM_HPS" if content is None else path
     if content is not None:
-        reader.sources["hyperparameters"] = path
         return Hyperparameters.from_file(content, path, sdk_v3=sdk_v3)
-    content = read_json_variable(reader.environ, "SM_HPS")
-    framework = read_json_variable(reader.environ, "SM_FRAMEWORK_PARAMS")
-    reader.sources["hyperparameters"] = "SM_HPS"
-    return Hyperparameters.from_variable({} if content is None else content, framework or {}, "SM_HPS")
+    framework = read_json_variable(reader.environ, "SM_FRAMEWORK_PARAMS", {})
+    return Hyperparameters.from_variables(read_json_variable(reader.environ, "SM_HPS", {}), framework)
 
 
 def _read_distribution_groups(reader: _Reader, hyperparameters: Hyperparameters) -> Tuple[str, ...]:
@@ -261,8 +259,8 @@ def _read_channels(reader: _Reader) -> Dict[str, Channel]:
         }
     else:
         reader.sources["channels"] = "SM_CHANNELS"
-        listed = read_json_variable(reader.environ, "SM_CHANNELS")
-        entries = {name: {} for name in expect_names([] if listed is None else listed, "SM_CHANNELS")}
+        listed = read_json_variable(reader.environ, "SM_CHANNELS", [])
+        entries = {name: {} for name in expect_names(listed, "SM_CHANNELS")}
     return {
         name: Channel(
             name,

@@ -41,14 +41,15 @@ def read_json_file(path: str) -> Optional[Any]:
     return _decode(text, path)
 
 
-def read_json_variable(environ: Mapping[str, str], name: str) -> Optional[Any]:
-    """Read a JSON environment variable, or return ``None`` if it is unset or empty.
+def read_json_variable(environ: Mapping[str, str], name: str, default: Any = None) -> Any:
+    """Read a JSON environment variable, or return ``default`` if it is unset, empty or ``null``.
 
     Raises:
         JobConfigError: The variable is not JSON.
     """
     text = environ.get(name, "")
-    return _decode(text, f"The environment variable {name}") if text.strip() else None
+    value = _decode(text, f"The environment variable {name}") if text.strip() else None
+    return default if value is None else value
 
 
 def expect_mapping(value: Any, where: str) -> Dict[str, Any]:

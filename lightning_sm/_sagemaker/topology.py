@@ -293,19 +293,17 @@ def _are_of_launcher(found: _Fields, job: TrainingJob) -> bool:
 def _read_variables(found: _Fields, job: TrainingJob) -> Launcher:
     _read_ranks(found, "RANK", "WORLD_SIZE", "LOCAL_RANK")
     world_size, hosts = found.values["world_size"], len(job.world_hosts) or 1
-    for name in _LOCAL_SIZES:
-        local_size = read_count(found.environ, name, least=1)
-        if local_size is not None:
-            break
+    given = next((name for name in _LOCAL_SIZES if found.environ.get(name)), None)
+    if given is not None:
+        found.require("local_world_size", given, least=1)
     else:
-        name = f"WORLD_SIZE over {hosts} hosts"
         local_size, rest = divmod(world_size, hosts)
         if rest:
             raise TopologyError(
                 f"WORLD_SIZE is {world_size}, which is not a multiple of the {hosts} hosts {list(job.world_hosts)}.",
                 hint="WORLD_SIZE counts processes, not hosts; set LOCAL_WORLD_SIZE where hosts have unequal numbers.",
             )
-    found.set("local_world_size", local_size, name)
+        found.set("local_world_size", local_size, f"WORLD_SIZE over {hosts} hosts")
     _derive_nodes(found)
     return Launcher.VARIABLES
 

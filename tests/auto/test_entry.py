@@ -14,7 +14,8 @@ _TRAINER = """
     import sys
     import {name} as pl
     trainer = pl.Trainer(logger=False, enable_checkpointing=False)
-    finders = [type(each).__name__ for each in sys.meta_path if type(each).__module__ == "lightning_sm_entry"]
+    from lightning_sm_entry import _CLASSES
+    finders = [each.name for each in sys.meta_path if getattr(each, "name", None) in _CLASSES]
     say([name for name in sys.modules if name.startswith("lightning_sm.")], finders)
 """
 

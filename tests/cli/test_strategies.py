@@ -198,6 +198,7 @@ _FSDP, _SMDDP = "FSDPStrategy", "SMDDPStrategy"
         (_FSDP, {"device_mesh": [2, 2]}, r"sets device_mesh=\[2, 2\] of the strategy, and the job has 1 proc.* HINT"),
         (_SMDDP, {"gradient_compression": "int8"}, "gradient_compression"),
         (_SMDDP, {"local_steps": 8, "gradient_compression": "bf16"}, "local_steps with .*compression=bf16 contradict"),
+        (_SMDDP, {"bucket_cap_mb": "auto", "local_steps": 8}, "^SMDDPStrategy: bucket_cap_mb=auto with local_steps"),
         (_SMDDP, {"gradient_compresion": "bf16"}, "did you mean 'trainer.strategy.gradient_compression'?"),
     ],
     ids=str,

@@ -45,8 +45,12 @@ def test_neuron_cores_are_counted_and_chosen():
     assert (accelerator.auto_device_count(), accelerator.name()) == (2, "neuron")
     assert parse_core_numbers("2") == [0, 1]
     assert parse_core_numbers(UserList([1, 3])) == [1, 3]  # a ListConfig of Hydra is no list, either
-    with pytest.raises(TopologyError, match=r"devices='all'\) names no NeuronCores\. HINT: Leave devices out"):
-        accelerator.parse_devices("all")
+
+
+@pytest.mark.parametrize("devices", ["all", " ", "2 3", "-1", "0, -1", [-1], 0, [], [True]])
+def test_devices_that_name_no_neuron_cores(devices):
+    with pytest.raises(TopologyError, match=r"devices=.*\) names no NeuronCores\. HINT: Leave devices out"):
+        _registered("neuron").parse_devices(devices)
 
 
 @pytest.mark.usefixtures("torch_neuron")

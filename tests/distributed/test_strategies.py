@@ -72,12 +72,13 @@ def _world(trainer):
     [
         ((), torchrun(3, 4, 1, 2, 1), {}, (2, 2, 4, 3, 1, 1)),
         ((), mpirun(3, 4, 1, 2), {}, (2, 2, 4, 3, 1, 1)),
+        ((), torchrun(3, 4, 0, 1, 1, nodes=2), {}, (2, 1, 4, 3, 0, 1)),
         # Lightning starts the processes.
         (("algo-2", "algo-1", "algo-2"), {}, {"devices": 2}, (2, 2, 4, 2, 0, 1)),
         # On a laptop everything is left to Lightning.
         ((), {}, {"devices": 3}, (1, 3, 3, 0, 0, 0)),
     ],
-    ids=["torchrun", "mpirun", "none", "laptop"],
+    ids=["torchrun", "mpirun", "unequal hosts", "none", "laptop"],
 )
 def test_takes_the_launchers_world(in_environ, opt_ml, hosts, variables, devices, world, name):
     in_environ({**(opt_ml.host(*hosts).environ() if hosts else {}), **variables})
@@ -85,6 +86,8 @@ def test_takes_the_launchers_world(in_environ, opt_ml, hosts, variables, devices
     is_ours = type(strategy_of(trainer).cluster_environment).__name__ == "SageMakerEnvironment"
     assert is_ours == bool(hosts or variables)
     assert _world(trainer) == world
+    if name != _MODEL_PARALLEL:  # it knows its groups later
+        assert strategy_of(trainer).distributed_sampler_kwargs == {"num_replicas": world[2], "rank": world[3]}
 
 
 @each
@@ -92,14 +95,6 @@ def test_num_nodes_that_is_not_the_launchers(in_environ, name):
     in_environ(torchrun(3, 4, 1, 2, 1))
     with pytest.raises(TopologyError, match=r"Trainer\(num_nodes=3\), but the job has this world.*HINT: Leave num"):
         _trainer(strategy=_strategy(name), num_nodes=3)
-
-
-@pytest.mark.parametrize("name", ["SMDDPStrategy", *(name for name in _SHARDED if name != _MODEL_PARALLEL)])
-def test_each_process_reads_its_part_also_on_unequal_hosts(in_environ, name):
-    in_environ(torchrun(3, 4, 0, 1, 1, nodes=2))
-    trainer = _trainer(strategy=_strategy(name))
-    assert strategy_of(trainer).distributed_sampler_kwargs == {"num_replicas": 4, "rank": 3}
-    assert _world(trainer) == (2, 1, 4, 3, 0, 1)
 
 
 def test_an_environment_of_the_users_own_decides(in_environ):
@@ -142,9 +137,8 @@ def test_smddp_is_joined_without_a_device(in_environ, monkeypatch, lines, name):
     monkeypatch.setitem(sys.modules, _MODULE, types.ModuleType("smddp"))
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **kwargs: joined.append((args, kwargs)))
     monkeypatch.setattr(mixin, "replace_infinite_barrier", lambda namespace: None)
-    for variable in ("SMDATAPARALLEL_OPTIMIZE_SDP", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(variable, "")
-        monkeypatch.delenv(variable)
+    monkeypatch.setenv("SMDATAPARALLEL_OPTIMIZE_SDP", "")
+    monkeypatch.delenv("SMDATAPARALLEL_OPTIMIZE_SDP")
     in_environ(torchrun(1, 2, 0, 1, 1, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234))
     strategy = strategy_of(_trainer(strategy=_strategy(name, process_group_backend="smddp")))
     strategy._prepare_group()
@@ -202,17 +196,18 @@ def test_sizes_of_the_mesh(in_environ, monkeypatch, data, tensor, resolved):
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "needed"),
+    ("name", "version", "needed", "namespace"),
     [
-        ("SMDDPFSDPStrategy", (1, 9), "2.1"),
-        (_MODEL_PARALLEL, (2, 2), "2.3"),
-        ("SMDDPDeepSpeedStrategy", (1, 5), "2.1"),
-        ("TorchrunXLAStrategy", (1, 9), "2.1"),
+        ("SMDDPFSDPStrategy", (1, 9), "2.1", "pytorch_lightning"),
+        (_MODEL_PARALLEL, (2, 2), "2.3", "pytorch_lightning"),
+        ("SMDDPDeepSpeedStrategy", (1, 5), "2.1", "pytorch_lightning"),
+        ("TorchrunXLAStrategy", (1, 9), "2.1", "pytorch_lightning"),
+        ("SMDDPStrategy", (2, 0), "2.1", "lightning_fabric"),
     ],
 )
-def test_a_lightning_without_it_says_so_when_it_is_used(monkeypatch, name, version, needed):
+def test_a_lightning_without_it_says_so_when_it_is_used(monkeypatch, name, version, needed, namespace):
     monkeypatch.setattr(namespaces, "_version", lambda namespace: version)
-    says = rf"{name} needs Lightning {needed} or newer, and pytorch_lightning {version[0]}.{version[1]} is .* HINT: "
-    cls: Any = strategy_class(Namespace("pytorch_lightning"), name)
+    says = rf"{name} needs Lightning {needed} or newer, and {namespace} {version[0]}.{version[1]} is .* HINT: "
+    cls: Any = strategy_class(Namespace(namespace), name)
     with pytest.raises(StrategyUnavailableError, match=says):
         cls()

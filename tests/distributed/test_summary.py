@@ -1,6 +1,5 @@
 """The topology that rank zero logs once: its lines, and by real trainers."""
 
-import importlib
 import re
 
 import pytest
@@ -14,7 +13,7 @@ from tests.helpers.environ import torchrun
 from tests.helpers.tiny import loader, tiny_model
 from tests.projects.container import log_lines
 
-_NAMES = [namespace.name for namespace in installed_namespaces()]
+_NAMESPACES = installed_namespaces()
 
 
 @pytest.fixture(autouse=True)
@@ -79,9 +78,8 @@ def test_groups_that_train_together_are_counted_by_type():
     assert "algo-8 and 92 more\n" in describe_topology(many, Topology(Launcher.HOST), 800)
 
 
-def _fit(name, **arguments):
-    module = importlib.import_module(name)
-    trainer = module.Trainer(
+def _fit(namespace, **arguments):
+    trainer = namespace.module().Trainer(
         accelerator="cpu",
         devices=1,
         max_epochs=1,
@@ -91,16 +89,16 @@ def _fit(name, **arguments):
         enable_model_summary=False,
         **arguments,
     )
-    trainer.fit(tiny_model(module), loader())
+    trainer.fit(tiny_model(namespace.module()), loader())
 
 
-@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize("namespace", _NAMESPACES, ids=lambda namespace: namespace.name)
 @pytest.mark.parametrize("is_given", [True, False])
-def test_one_process_on_one_host(in_environ, opt_ml, name, is_given):
+def test_one_process_on_one_host(in_environ, opt_ml, namespace, is_given):
     in_environ(opt_ml.host("algo-1").environ())
     with log_lines() as lines:
         for _ in range(2):
-            _fit(name, **({"plugins": [SageMakerEnvironment()]} if is_given else {}))
+            _fit(namespace, **({"plugins": [SageMakerEnvironment()]} if is_given else {}))
     (text,) = [line for line in lines if line.startswith("topology: ")]
     assert "\ntopology: world: 1 process, 1 host\n" in f"\n{text}\n"
     assert "backend" not in text
@@ -109,7 +107,7 @@ def test_one_process_on_one_host(in_environ, opt_ml, name, is_given):
 
 def test_nothing_on_a_laptop_and_on_other_ranks(in_environ):
     with log_lines() as lines:
-        _fit(_NAMES[0])
+        _fit(_NAMESPACES[0])
         SageMakerEnvironment(Topology(Launcher.LOCAL)).log_summary()
         in_environ(torchrun(1, 2, 1, 2, 0, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234))
         SageMakerEnvironment().log_summary()

@@ -8,7 +8,7 @@ import lightning_sm
 from lightning_sm import SageMakerEnvironment
 from lightning_sm._distributed.backend import BackendChoice
 from lightning_sm._distributed.registry import FABRIC_STRATEGIES, strategy_class
-from lightning_sm._lightning import FABRICS, Namespace, choose_fabric
+from lightning_sm._lightning import FABRICS, choose_fabric
 from lightning_sm.errors import StrategyUnavailableError, TopologyError
 from tests.helpers.environ import torchrun
 
@@ -101,12 +101,6 @@ def test_public_classes_are_those_of_the_fabric_in_use():
         assert getattr(fabric, name) in [strategy_class(each, name) for each in _NAMESPACES]
     assert choose_fabric(strategy_class(_NAMESPACES[-1], "SMDDPStrategy")) == _NAMESPACES[-1]
     assert strategy_class(_NAMESPACES[0], "SMDDPStrategy") is not lightning_sm.SMDDPStrategy
-
-
-def test_an_older_fabric_is_named(monkeypatch):
-    monkeypatch.setattr(Namespace, "version", (2, 0))
-    with pytest.raises(StrategyUnavailableError, match=r"needs Lightning 2\.1 or newer, and lightning_fabric 2\.0"):
-        strategy_class(Namespace("lightning_fabric"), "SMDDPStrategy")()
 
 
 @each_namespace

@@ -4,8 +4,6 @@ Its folder is put on torch's own path, as AWS's images have it there. ``calls`` 
 """
 
 import functools
-import json
-import os
 from types import SimpleNamespace
 
 import torch.distributed as dist
@@ -15,23 +13,12 @@ __all__ = ["calls", "init", "is_initialized", "state", "transform"]
 
 calls: list = []
 state = SimpleNamespace(is_initialized=False)
-_DEFAULTS = {
-    "hybrid_shard_degree": 0,
-    "tensor_parallel_degree": 1,
-    "context_parallel_degree": 1,
-    "expert_parallel_degree": 1,
-}
 
 
 def init(config=None):
-    """The job's configuration overrides the script's."""
     if not dist.is_initialized():
         raise RuntimeError("SMP v2 stand-in: tsm.init() before the process group is initialized")
-    given = {**_DEFAULTS, **(config or {}), **json.loads(os.environ.get("SM_HP_MP_PARAMETERS") or "{}")}
-    size, rank = dist.get_world_size(), dist.get_rank()
-    vars(state).update(given, is_initialized=True, tp_size=given["tensor_parallel_degree"])
-    state.tp_rank = rank % state.tp_size
-    state.rank, state.world_size = rank, size
+    state.is_initialized = True
     calls.append(("init",))
     _patch()
 

@@ -4,6 +4,7 @@ import functools
 
 import torch
 import torch.distributed as dist
+from lightning_utilities.core.apply_func import apply_to_collection
 
 from smdistributed.modelparallel.torch._state import SMPError, calls, group, pp_rank, pp_size, ranks_of, state
 
@@ -33,7 +34,7 @@ def step():
 
 def _run(function, *arguments):
     count = state.cfg.microbatches
-    pieces = [_piece(arguments, count, index) for index in range(count)]
+    pieces = [apply_to_collection(arguments, torch.Tensor, _piece, count, index) for index in range(count)]
     if state.model is not None:
         state.model.begin_step()
     outputs = None
@@ -52,26 +53,16 @@ def _run(function, *arguments):
     return _merge(outputs)
 
 
-def _piece(value, count, index):
-    if isinstance(value, torch.Tensor) and value.dim():
-        if len(value) % count:
-            raise SMPError(f"SMP stand-in: a batch of {len(value)} cannot be split into {count} microbatches")
-        return value.chunk(count)[index]
-    if isinstance(value, dict):
-        return {key: _piece(each, count, index) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_piece(each, count, index) for each in value)
-    return value
+def _piece(tensor, count, index):
+    if not tensor.dim():
+        return tensor
+    if len(tensor) % count:
+        raise SMPError(f"SMP stand-in: a batch of {len(tensor)} cannot be split into {count} microbatches")
+    return tensor.chunk(count)[index]
 
 
 def _detached(value):
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _detached(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_detached, value))
-    return value
+    return apply_to_collection(value, torch.Tensor, lambda tensor: tensor.detach().clone())
 
 
 def _merge(outputs):
