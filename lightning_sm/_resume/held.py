@@ -7,6 +7,8 @@ from collections import OrderedDict, defaultdict, deque
 from types import FunctionType, MemberDescriptorType, MethodType
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
+import torch
+
 from lightning_sm._lightning.results import metric_states, set_metric_states
 from lightning_sm._logging import log
 from lightning_sm._resume.program import is_others, is_own, is_plain, is_projects
@@ -45,8 +47,6 @@ class Stateful:
     __slots__ = ("__dict__", "holder")
 
     def __init__(self, holder: Any) -> None:
-        import torch
-
         self.holder = holder
         self.state = holder.state_dict()
         if isinstance(holder, torch.nn.Module):
@@ -162,8 +162,6 @@ def _holds_values_only(value: Any) -> bool:
 
 
 def _is_value(value: Any, depth: int = 3) -> bool:
-    import torch
-
     kind = type(value)
     if kind in _CONTAINERS or kind in (tuple, torch.Size):
         items = [*value, *value.values()] if kind is dict else value
@@ -194,8 +192,6 @@ def _parts_of(value: Any, depth: int = 4) -> Iterator[Tuple[str, Any]]:
 
 def _stateful(value: Any, seen: Set[int]) -> Optional[Stateful]:
     """The state of a library's object, but of what is around the model, or has a part of its state on other ranks."""
-    import torch
-
     if isinstance(value, torch.nn.Module):
         is_distributed = any(type(each).__module__.startswith("torch.distributed") for each in value.modules())
         if is_distributed or any(id(parameter) in seen for parameter in value.parameters()):
@@ -209,8 +205,6 @@ def _stateful(value: Any, seen: Set[int]) -> Optional[Stateful]:
 @functools.lru_cache(maxsize=None)
 def _is_stateful(cls: Any) -> bool:
     """Whether objects of a library's class, or modules, save themselves. Loaders are read again."""
-    import torch
-
     has_state = hasattr(cls, "state_dict") and hasattr(cls, "load_state_dict") and not hasattr(cls, "__iter__")
     is_free = not any(is_others(base.__module__) for base in cls.__mro__[:-1])
     return issubclass(cls, torch.nn.Module) or (has_state and is_free)
@@ -243,8 +237,6 @@ def value_of(owner: Any, name: str) -> Any:
 
 def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
     """Set an attribute, in place where others may hold the same object."""
-    import torch
-
     now = value_of(owner, name)
     if isinstance(packed, tuple) and packed[0] == GENERATOR:
         if is_generator(now):

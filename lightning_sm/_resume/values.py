@@ -10,6 +10,9 @@ from enum import Enum, EnumMeta
 from types import FunctionType, ModuleType
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Set, Tuple
 
+import numpy
+import torch
+
 from lightning_sm._lightning import has_base
 from lightning_sm._lightning.results import MAX_STATE_BYTES
 from lightning_sm._resume.random_state import get_generator_state, is_generator
@@ -129,8 +132,6 @@ def without_numbers_of_what_was_made(
 
 def checksums(packed: Any) -> Any:
     """A packed value with checksums in the place of its tensors."""
-    import torch
-
     if isinstance(packed, torch.Tensor):
         return zlib.crc32(packed.reshape(-1).view(torch.uint8).numpy().data)
     return [checksums(each) for each in packed] if isinstance(packed, (tuple, list)) else packed
@@ -166,8 +167,6 @@ def _version(value: Any, others: Set[Any], depth: int = 2) -> int:
     Numbers of what is restored otherwise do not count, as in an LSTM's list of its weights. Nothing of another class is
     called: MONAI's ``Compose`` seeds its transforms anew when it is asked for its length.
     """
-    import torch
-
     if isinstance(value, torch.Tensor):
         if address_of(value) in others:
             return id(value)
@@ -198,9 +197,6 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
     Raises:
         _NotSavedError: It is another object, or a part of the model, or there is no room for it.
     """
-    import numpy
-    import torch
-
     kind = type(value)
     if kind in PLAIN:
         room.take(_ITEM_BYTES + (len(value) if kind is str else 0))
@@ -267,8 +263,6 @@ def is_record(value: Any) -> bool:
 
 
 def _is_fixed(value: Any) -> bool:
-    import torch
-
     if type(value) in (tuple, frozenset):
         return all(map(_is_fixed, value))
     return isinstance(value, (*PLAIN, Enum, torch.Tensor)) or is_record(value)
@@ -315,8 +309,6 @@ def _pack_each(values: Iterable[Any], others: Set[Any], room: _Room) -> List[Any
 
 def unpacked(packed: Any, device: Any) -> Any:
     """Return a value that :func:`packed_or_not` copied, but for generators; tensors of a device go to ``device``."""
-    import torch
-
     if not isinstance(packed, tuple):
         return packed
     name, content, *more = packed
@@ -354,8 +346,6 @@ def equal_tensors(one: Any, other: Any) -> bool:
     Raises:
         Exception: What torch raises for a type that it cannot compare.
     """
-    import torch
-
     # torch.equal() takes no sparse tensor. Other layouts are unknown: jagged ones that are equal have unequal shapes.
     parts = () if one.layout is torch.strided else _SPARSE[str(one.layout)]
     if (one.dtype, one.shape, one.layout) != (other.dtype, other.shape, other.layout):
@@ -370,8 +360,6 @@ def equal_tensors(one: Any, other: Any) -> bool:
 
 def is_same(one: Any, other: Any) -> bool:
     """Whether two copies, or states, are equal; what is not a number equals itself."""
-    import torch
-
     if type(one) is not type(other):
         return False
     if isinstance(one, NotSaved):
