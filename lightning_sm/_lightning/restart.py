@@ -17,11 +17,11 @@ from lightning_sm._lightning.trainer import Trainer
 
 __all__ = [
     "SavePoint",
+    "begin_loaders",
     "continue_epoch",
     "enable_plateau_schedulers",
     "end_restart",
     "gathers_gradients",
-    "has_length",
     "iterate_through",
     "iterated_loaders",
     "loaders_of",
@@ -29,10 +29,7 @@ __all__ = [
     "point_after_batch",
     "reload_epoch",
     "repeats_loaders",
-    "restart_loaders",
     "resumes_within_epochs",
-    "skip_batches",
-    "skip_batches_of_some",
     "skip_training",
     "start_epoch",
 ]
@@ -143,15 +140,6 @@ def _without_position_warning(loop: Any) -> None:
     replaced = ReplacedMethod(loop, "reset", reset)
 
 
-def skip_batches(trainer: Any, batches: int) -> None:
-    """Read and drop batches of the data that are not read in an order that samplers give, before the first step."""
-    fetcher = trainer.fit_loop._data_fetcher
-    for _ in range(batches):
-        next(fetcher)
-    # Lightning adds the trained batches when the epoch begins (``TrainingEpochLoop.on_run_start``).
-    fetcher.fetched -= batches
-
-
 class _Begun:
     """Lets a fetcher take over a ``CombinedLoader`` whose iteration has begun."""
 
@@ -165,45 +153,37 @@ class _Begun:
         return len(self._combined)
 
 
-def skip_batches_of_some(trainer: Any, batches: int, repeated: Sequence[Optional[bool]], states: List[Any]) -> None:
-    """Begin several loaders anew, and read and drop batches of those that do not continue by themselves.
+def begin_loaders(trainer: Any, states: List[Any], repeated: Sequence[Optional[bool]], batches: int) -> None:
+    """Begin the loaders anew, and read and drop batches of those that do not continue by themselves.
 
-    Lightning has fetched a batch of all of them if their common length is not known, and has forgotten which of the
-    shorter ones have ended once.
+    Lightning has fetched a batch if their common length is not known, and forgets which of them have ended once.
 
     Args:
         trainer: The trainer, before its first step.
-        batches: How many batches of the epoch have been trained.
+        states: The states of loaders that save their own position; empty for none.
         repeated: Of each loader that continues by itself whether it had begun again; ``None`` for the others.
-        states: The states of loaders that save their own position.
+        batches: How many batches of the epoch have been trained.
     """
     fetcher = trainer.fit_loop._data_fetcher
     combined = fetcher.combined_loader
     combined._load_state_dicts(states)
     iterators = iter(combined)._iterator
-    consumed = getattr(iterators, "_consumed", None)  # if shorter ones begin again
-    for index, has_ended in enumerate(repeated):
-        if has_ended is None:
-            has_ended = False
-            for _ in range(batches):
-                try:
-                    next(iterators.iterators[index])
-                except StopIteration:
-                    has_ended = True
-                    if consumed is None:
-                        break
-                    iterators.iterators[index] = iter(iterators.iterables[index])
-                    next(iterators.iterators[index])
-        if consumed is not None:
-            consumed[index] = has_ended
+    ended = [bool(each) for each in repeated]
+    begins_again = hasattr(iterators, "_consumed")
+    if begins_again:
+        iterators._consumed = ended
+    read_again = [index for index, each in enumerate(repeated) if each is None]
+    for index in read_again * batches:
+        try:
+            next(iterators.iterators[index])
+        except StopIteration:
+            ended[index] = True
+            if begins_again and not all(ended):
+                iterators.iterators[index] = iter(iterators.iterables[index])
+                next(iterators.iterators[index])
     fetcher.setup(_Begun(combined))
     iter(fetcher)
     fetcher.setup(combined)
-
-
-def has_length(trainer: Any) -> bool:
-    """Whether it is known how many batches an epoch of the training has, once the loaders exist."""
-    return trainer.fit_loop._data_fetcher.length is not None
 
 
 def loaders_of(trainer: Trainer) -> List[Any]:
@@ -251,18 +231,6 @@ def repeats_loaders(trainer: Any) -> bool:
     """Whether the training begins a shorter loader again until the longest one has ended."""
     combined: Any = getattr(trainer.fit_loop, "_combined_loader", None)
     return getattr(combined, "_mode", None) == "max_size_cycle" and len(combined.flattened) > 1
-
-
-def restart_loaders(trainer: Any, states: List[Any]) -> None:
-    """Begin all loaders anew.
-
-    Args:
-        trainer: The trainer, before its first step.
-        states: The states of loaders that save their own position, which are loaded before; empty for none.
-    """
-    fetcher = trainer.fit_loop._data_fetcher
-    fetcher.combined_loader._load_state_dicts(states)
-    iter(fetcher)
 
 
 def reload_epoch(trainer: Any) -> Optional[int]:

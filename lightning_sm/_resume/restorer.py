@@ -10,16 +10,13 @@ from lightning_sm._lightning.csv_logs import restore_csv_files
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.restart import (
     SavePoint,
+    begin_loaders,
     continue_epoch,
     enable_plateau_schedulers,
     end_restart,
-    has_length,
     iterated_loaders,
     loaders_of,
-    restart_loaders,
     resumes_within_epochs,
-    skip_batches,
-    skip_batches_of_some,
     skip_training,
     start_epoch,
 )
@@ -315,11 +312,11 @@ class FitRestorer:
 
     def _read_loaders(self, trainer: Trainer) -> None:
         """Begin the loaders, or bring them to the save's position."""
-        if not self._resumes_within_epoch:
-            restart_loaders(trainer, [])
-            return
         loaders, batches = loaders_of(trainer), self._saved["batches"]
-        states, saved = stateful_loaders(self._own), self._own["loaders"]
+        if not self._resumes_within_epoch:
+            begin_loaders(trainer, [], [False] * len(loaders), 0)
+            return
+        saved = self._own["loaders"]
         for loader, iterated, state in zip(loaders, iterated_loaders(trainer), saved):
             # Lightning makes the iterator before it calls set_epoch.
             set_sampler_epoch(loader, self._saved["record"]["epoch"])
@@ -328,13 +325,7 @@ class FitRestorer:
             if sampler is not None:
                 sampler.resume(state, batches, repeats=self._saved["repeats"])
         repeated = [has_repeated(*each, batches) for each in zip(loaders, saved)]
-        are_read_again = all(each is None for each in repeated)
-        if len(loaders) > 1 and not are_read_again and (None in repeated or not has_length(trainer)):
-            skip_batches_of_some(trainer, batches, repeated, states)
-            return
-        restart_loaders(trainer, states)
-        if are_read_again:
-            skip_batches(trainer, batches)
+        begin_loaders(trainer, stateful_loaders(self._own), repeated, batches)
 
     def _tell(self, trainer: Any, changes: Optional[str]) -> None:
         epoch, batches = self._saved["record"]["epoch"], self._saved["batches"]

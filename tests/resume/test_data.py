@@ -403,6 +403,15 @@ class Endless(DataLoader):
         return (next(self.iterator) for _ in range(len(self)))
 
 
+def asks_for_batches(pl, size):
+    class Net(net(pl)):
+        def training_step(self, dataloader_iter):
+            batch, _, _ = next(dataloader_iter)
+            return self.loss(batch)
+
+    return Setup(Net(), DataLoader(Stream(size.samples), batch_size=BATCH_SIZE), in_order())
+
+
 class Again:
     def __init__(self, sampler):
         self.sampler = sampler
@@ -419,6 +428,7 @@ BEGIN_AGAIN = {
 }
 OTHERS = {
     KEPT: with_loader(lambda size: Endless(Numbers(size.samples), batch_size=BATCH_SIZE)),
+    "a stream that the step asks for batches": asks_for_batches,
     "a stream that is told of epochs": told_stream_with_workers,
     "an iterator of its own": with_loader(lambda size: DataLoader(OwnIterator(size.samples), BATCH_SIZE)),
     "a state, lazily": with_loader(lambda size: LazyWithState(Numbers(size.samples), BATCH_SIZE)),
