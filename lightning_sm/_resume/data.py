@@ -17,7 +17,7 @@ from lightning_sm._resume.data_values import (
     set_sampler_state,
 )
 from lightning_sm._resume.random_state import get_process_state, set_process_state
-from lightning_sm._resume.values import changed_values, numbers_among
+from lightning_sm._resume.values import changed_values
 
 __all__ = [
     "IteratedLoader",
@@ -195,8 +195,6 @@ class IteratedLoader:
         resumed, self._resumed = self._resumed, None
         if resumed is None:
             changed = changed_data_set_values(self._before, data_set_values(self.inner))
-            # In a restart a project may have set numbers, such as where to go on, before the loader is made.
-            changed = {key: {**numbers_among(self._before.get(key, {})), **each} for key, each in changed.items()}
             self.start = {"process": get_process_state(), "loader": get_sampler_state(self.inner), "data": changed}
             return
         self.start = dict(resumed)

@@ -31,7 +31,6 @@ __all__ = [
     "equal_tensors",
     "is_record",
     "is_same",
-    "numbers_among",
     "packed_or_not",
     "unpacked",
     "without_numbers_of_what_was_made",
@@ -114,11 +113,6 @@ def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Tuple[D
     changed = {path: each for path, each in now.items() if path not in before or not is_same(each, before[path])}
     lost = {path: each.why for path, each in changed.items() if isinstance(each, NotSaved)}
     return {path: each for path, each in changed.items() if path not in lost}, lost
-
-
-def numbers_among(values: Mapping[str, Any]) -> Dict[str, Any]:
-    """The numbers, ``None`` among them, but no texts, which may be paths."""
-    return {name: each for name, each in values.items() if isinstance(each, PLAIN) and not isinstance(each, str)}
 
 
 def without_numbers_of_what_was_made(
