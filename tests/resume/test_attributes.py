@@ -492,11 +492,19 @@ def test_what_is_not_a_number_has_not_changed():
     assert saved_of(lambda owner: None, model) == {}
 
 
-def test_a_member_that_an_enumeration_no_longer_has_is_told(lines, monkeypatch):
-    saved = saved_of(lambda owner: setattr(owner, "stage", Stage.MAIN))
-    monkeypatch.setattr(f"{__name__}.Stage", Enum("Stage", "OTHER"))
+@pytest.mark.parametrize(
+    ("value", "new_class", "why"),
+    [
+        (Stage.MAIN, Enum("Stage", "OTHER"), "'MAIN'"),
+        (Point(1, 2), NamedTuple("Point", [("y", int)]), "its class has changed"),
+    ],
+    ids=["enumeration", "record"],
+)
+def test_a_value_whose_class_has_changed_is_told(lines, monkeypatch, value, new_class, why):
+    saved = saved_of(lambda owner: setattr(owner, "value", value))
+    monkeypatch.setattr(f"{__name__}.{type(value).__name__}", new_class)
     assert restored(saved) == {}
-    assert lines == ["Not restored: the attribute stage of a Model ('MAIN')"]
+    assert lines == [f"Not restored: the attribute value of a Model ({why})"]
 
 
 def test_a_data_sets_other_transform_is_told(lines):
@@ -584,13 +592,6 @@ def test_a_record_that_others_share_is_replaced():
         each.progress = shared
     restored(saved_of(lambda model: setattr(model, "progress", Progress(3, torch.ones(2))), models[0]), models[1])
     assert (models[1].progress.step, models[1].progress.more.tolist(), shared.step) == (3, [1.0, 1.0], 0)
-
-
-def test_a_record_of_another_shape_is_told(lines, monkeypatch):
-    saved = saved_of(lambda model: setattr(model, "point", Point(1, 2)))
-    monkeypatch.setattr(f"{__name__}.Point", NamedTuple("Point", [("y", int)]))
-    restored(saved)
-    assert lines == ["Not restored: the attribute point of a Model (its class has changed)"]
 
 
 def counting():
@@ -751,32 +752,27 @@ def test_a_search_within_the_training_is_no_start_of_it(tmp_path, monkeypatch):
     assert last["lightning_sm"]["ranks"][0]["attributes"]["model"] == {"first": 1}
 
 
-def test_layers_that_get_their_weights_with_the_first_batch(tmp_path, monkeypatch):
+def lazy(pl, size):
+    model = net(pl)()
+    model.layers = torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(1))
+    return Setup(model, shuffled(size))
+
+
+def late(pl, size):
+    class Late(net(pl)):
+        def configure_optimizers(self):
+            self.last = torch.nn.Linear(1, 1)
+            return torch.optim.Adam(self.parameters(), lr=0.01)
+
+        def loss(self, batch):
+            inputs, targets = batch
+            return torch.nn.functional.mse_loss(self.last(self.layers(inputs)), targets)
+
+    return Setup(Late(), shuffled(size))
+
+
+@pytest.mark.parametrize("setup", [lazy, late])
+def test_layers_that_the_first_batch_or_configure_optimizers_makes(tmp_path, monkeypatch, setup):
     monkeypatch.chdir(tmp_path)
-
-    def lazy(pl, size):
-        model = net(pl)()
-        model.layers = torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(1))
-        return Setup(model, shuffled(size))
-
-    monkeypatch.setitem(LIBRARY, "lazy", lazy)
-    assert differences("lazy", tmp_path, few) == {}
-
-
-def test_layers_that_configure_optimizers_makes(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def late(pl, size):
-        class Late(net(pl)):
-            def configure_optimizers(self):
-                self.last = torch.nn.Linear(1, 1)
-                return torch.optim.Adam(self.parameters(), lr=0.01)
-
-            def loss(self, batch):
-                inputs, targets = batch
-                return torch.nn.functional.mse_loss(self.last(self.layers(inputs)), targets)
-
-        return Setup(Late(), shuffled(size))
-
-    monkeypatch.setitem(LIBRARY, "late", late)
-    assert differences("late", tmp_path, few) == {}
+    monkeypatch.setitem(LIBRARY, "made later", setup)
+    assert differences("made later", tmp_path, few) == {}
