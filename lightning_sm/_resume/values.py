@@ -29,6 +29,7 @@ __all__ = [
     "changed_values",
     "checksums",
     "equal_tensors",
+    "is_plain_copy",
     "is_record",
     "is_same",
     "packed_or_not",
@@ -60,6 +61,8 @@ _SPARSE = {
 }
 #: Of the state of a generator.
 GENERATOR = "Generator"
+# Of a number of numpy's.
+_SCALAR = "scalar"
 # Of an enumeration.
 _MEMBER = "Member"
 # Of a named tuple or a frozen dataclass.
@@ -115,13 +118,18 @@ def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Tuple[D
     return {path: each for path, each in changed.items() if path not in lost}, lost
 
 
+def is_plain_copy(packed: Any) -> bool:
+    """Whether a copy is that of a number, also of numpy's, of a text or of ``None``."""
+    return isinstance(packed, PLAIN) or (isinstance(packed, tuple) and packed[0] == _SCALAR)
+
+
 def without_numbers_of_what_was_made(
     before: Mapping[str, Any], changed: Dict[str, Any], lost: Mapping[str, str]
 ) -> Dict[str, Any]:
     """Leave out what would deny that an open file, or what was read of one, is to be made again, which is not saved."""
     if all(before.get(name) is not None or why == ITERATOR for name, why in lost.items()):
         return changed
-    return {name: each for name, each in changed.items() if not isinstance(each, PLAIN)}
+    return {name: each for name, each in changed.items() if not is_plain_copy(each)}
 
 
 def checksums(packed: Any) -> Any:
@@ -206,11 +214,13 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
             value.device.type == "cpu",
             value.is_leaf and value.requires_grad,
         )
-    if kind.__module__ == "numpy":
-        if hasattr(value, "dtype") and value.dtype.kind in "biufc" and value.dtype.isnative:
-            room.take(_ITEM_BYTES + value.nbytes)
-            return ("ndarray", torch.as_tensor(value.copy())) if value.ndim else value.item()
-        raise _NotSavedError(_OTHER)
+    if kind.__module__ == "numpy" and isinstance(value, (numpy.ndarray, numpy.generic)):
+        room.take(_ITEM_BYTES + value.nbytes)
+        try:
+            content = torch.as_tensor(numpy.array(value, order="C"))
+        except (TypeError, ValueError):  # torch has no such type, or not in this order of bytes
+            raise _NotSavedError(f"is of the type {value.dtype}") from None
+        return ("ndarray" if isinstance(value, numpy.ndarray) else _SCALAR, content)
     name = kind.__name__
     room.take(_ITEM_BYTES)
     if kind in (torch.dtype, torch.device):
@@ -323,8 +333,9 @@ def unpacked(packed: Any, device: Any) -> Any:
     if name in _BUFFERS:
         content = content.numpy().tobytes()
         return array(more[0], content) if name == "array" else _BUFFERS[name](content)
-    if name == "ndarray":
-        return content.numpy().copy()
+    if name in ("ndarray", _SCALAR):
+        content = content.numpy().copy()
+        return content if name == "ndarray" else content[()]
     if name == "deque":
         return deque((unpacked(each, device) for each in content), more[0])
     if name in _SEQUENCES:

@@ -99,7 +99,7 @@ VALUES = [
     [{"loss": 0.25}, {"loss": 0.5}], Stage.MAIN, 1 + 2j, b"ab", bytearray(b"ab"), array("d", [0.5]), Point(1, [2]),
     Progress(3, (Progress(4, "a"), Stage.MAIN)), torch.Size([2, 3]), torch.float16, torch.device("cpu"),
     torch.arange(3), torch.ones(2, dtype=torch.bfloat16), EMPTY, TRACED * 2, TRACED,
-    numpy.eye(2), numpy.arange(3)[::2], numpy.float32(0.5), numpy.array(2),
+    numpy.eye(2), numpy.arange(3)[::2], numpy.float32(0.1), numpy.bool_(True), numpy.array(2),
 ]  # fmt: skip
 
 
@@ -113,8 +113,9 @@ def test_values_and_their_types(value):
     if isinstance(value, torch.Tensor):
         assert torch.equal(found, value)
         assert (found.dtype, found.requires_grad) == (value.dtype, value is TRACED)
-    elif isinstance(value, (numpy.ndarray, numpy.number)):
+    elif isinstance(value, (numpy.ndarray, numpy.generic)):
         assert numpy.array_equal(found, value)
+        assert (found.dtype, type(found)) == (value.dtype, type(value))
     else:
         assert (found, type(found)) == (value, type(value))
     assert getattr(found, "maxlen", None) == getattr(value, "maxlen", None)
@@ -153,6 +154,7 @@ def list_of_itself():
         lambda model: list_of_itself(),
         lambda model: defaultdict(lambda: 0),
         lambda model: numpy.array(["a", None]),
+        lambda model: numpy.ones(2, numpy.longdouble),
         lambda model: torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.long), torch.ones(1)),
     ],
     ids=[
@@ -165,6 +167,7 @@ def list_of_itself():
         "a list of itself",
         "a function",
         "objects",
+        "numbers that torch has not",
         "a sparse tensor",
     ],
 )
@@ -277,13 +280,13 @@ class Reads(Data):
     """Keeps what it has read of one file (matgl), by a number that tells which; draws and orders by attributes, too."""
 
     def __init__(self):
-        self.number, self.is_open, self.part = -1, False, None
+        self.number, self.is_open, self.part = numpy.int64(-1), False, None
         self.order, self.generator = [0, 1], torch.Generator().manual_seed(3)
 
 
 def test_a_data_set_reads_again_what_it_had_made_on_demand():
     def train():
-        data.number, data.is_open, data.part, data.order = 2, True, [object()], [1, 0]
+        data.number, data.is_open, data.part, data.order = numpy.int64(2), True, [object()], [1, 0]
         torch.rand(1, generator=data.generator)
 
     data, again = Reads(), Reads()
