@@ -53,15 +53,14 @@ def resumes_within_epochs(namespace: Namespace) -> bool:
     return support_level(namespace) is SupportLevel.FULL
 
 
-def gathers_gradients(trainer: Trainer) -> bool:
+def gathers_gradients(trainer: Any) -> bool:
     """Whether the gradients of the batch that has ended wait for those of the next one, after which a step follows."""
-    loop: Any = trainer.fit_loop.epoch_loop
-    return bool(loop._should_accumulate())
+    return bool(trainer.fit_loop.epoch_loop._should_accumulate())
 
 
-def point_after_batch(trainer: Trainer) -> Optional[SavePoint]:
+def point_after_batch(trainer: Any) -> Optional[SavePoint]:
     """Return which moment the end of a batch is; ``None`` if gradients wait for a step or the epoch's end follows."""
-    loop: Any = trainer.fit_loop.epoch_loop
+    loop = trainer.fit_loop.epoch_loop
     # A fit that is about to end is saved then. Its last validation would not be due again in a restart.
     ends = trainer.should_stop or (0 <= loop.max_steps <= loop.global_step)
     # In an epoch that only updates the statistics of batch norm, StochasticWeightAveraging has changed the loop.

@@ -3,7 +3,7 @@
 import functools
 import importlib
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 from lightning_sm._lightning.legacy import registry_of_strategies, strategy_of, strategy_path
 from lightning_sm._lightning.levels import SupportLevel, support_level
@@ -53,8 +53,7 @@ def find_strategy(namespace: Namespace, name: str) -> Optional[type]:
 
 def subclasses(base: type) -> Iterator[type]:
     """The loaded subclasses of a class."""
-    children: List[type] = base.__subclasses__()
-    for cls in children:
+    for cls in base.__subclasses__():
         yield cls
         yield from subclasses(cls)
 

@@ -90,7 +90,6 @@ class FitRestorer:
         self._arguments: Dict[str, Any] = {}
         # The model's and callbacks' state in the save, as hooks around its loading left it, until the training begins.
         self._checkpoint: Dict[str, Any] = {}
-        self._reads_checkpoint = False
         # The weights of layers that configure_optimizers makes, and the error that is raised if it makes none.
         self._late: Dict[str, Any] = {}
         self._late_error: Optional[RuntimeError] = None
@@ -128,10 +127,6 @@ class FitRestorer:
         if not self._saved:
             return
         self._is_own = record is not None
-        # Callbacks that read the checkpoint themselves may load other weights of it, such as WeightAveraging.
-        hook = self._namespace.module().Callback.on_load_checkpoint
-        reads = (getattr(type(each), "on_load_checkpoint", hook) is not hook for each in callbacks_of(trainer))
-        self._reads_checkpoint = any(reads)
         self._checkpoint = {} if is_sharded(trainer) else checkpoint
         ranks = self._saved["ranks"]
         self._own = ranks[trainer.global_rank] if trainer.global_rank < len(ranks) else {}
@@ -240,7 +235,10 @@ class FitRestorer:
 
     def after_restore(self, trainer: Trainer) -> None:
         """Prepare loops and loaders after Lightning has restored its state."""
-        kept = () if self._reads_checkpoint else ("state_dict", "callbacks")
+        # Callbacks that read the checkpoint themselves may load other weights of it, such as WeightAveraging.
+        hook = self._namespace.module().Callback.on_load_checkpoint
+        reads = (getattr(type(each), "on_load_checkpoint", hook) is not hook for each in callbacks_of(trainer))
+        kept = () if any(reads) else ("state_dict", "callbacks")
         self._checkpoint = {key: self._checkpoint.get(key, {}) for key in kept}
         if self._is_own:
             self._options = optimizer_groups(trainer)
