@@ -180,6 +180,7 @@ def begin_loaders(trainer: Any, states: List[Any], repeated: Sequence[Optional[b
             if begins_again and not all(ended):
                 iterators.iterators[index] = iter(iterators.iterables[index])
                 next(iterators.iterators[index])
+    iterators._idx = batches  # which a step that takes dataloader_iter gets with its batch
     fetcher.setup(_Begun(combined))
     iter(fetcher)
     fetcher.setup(combined)
