@@ -3,6 +3,8 @@
 import functools
 import importlib
 import sys
+from itertools import islice
+from traceback import walk_stack
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 from lightning_sm._lightning.legacy import registry_of_strategies, strategy_of, strategy_path
@@ -123,14 +125,8 @@ def is_setting_up_group() -> bool:
 
     Lightning's launcher of local processes, loggers and users read an environment's address as well, and must not wait.
     """
-    frame: Any = sys._getframe(1)
-    for _ in range(_FRAMES):
-        if frame is None:
-            break
-        if frame.f_code.co_name in _SETUP_FUNCTIONS:
-            return True
-        frame = frame.f_back
-    return False
+    frames = islice(walk_stack(sys._getframe(1)), _FRAMES)
+    return any(frame.f_code.co_name in _SETUP_FUNCTIONS for frame, _ in frames)
 
 
 def replace_infinite_barrier(namespace: Namespace) -> None:
