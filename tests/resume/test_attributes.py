@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from lightning_sm._resume.attributes import MADE, Attributes, with_large
 from tests.helpers.interrupted import NAMESPACE, pl
-from tests.helpers.series import LIBRARY, saves_of, train_fit
+from tests.helpers.series import saves_of, train_fit
 from tests.helpers.setups import Setup, Size
 from tests.helpers.setups.core import net, shuffled
 from tests.resume.test_setups import differences, few
@@ -749,8 +749,7 @@ def test_a_search_within_the_training_is_no_start_of_it(tmp_path, monkeypatch):
 
         return Setup(Searching(), None, None, {"callbacks": [AtEpochOne(num_training_steps=2)]})
 
-    monkeypatch.setitem(LIBRARY, "searching", searching)
-    train_fit("searching", Size(epochs=2, batches=4), tmp_path, enable_checkpointing=False)
+    train_fit(searching, Size(epochs=2, batches=4), tmp_path, enable_checkpointing=False)
     last = torch.load(next(tmp_path.glob("*/fit-0/" + saves_of(tmp_path)[-1]["name"])))
     assert last["lightning_sm"]["ranks"][0]["attributes"]["model"] == {"first": 1}
 
@@ -777,5 +776,4 @@ def late(pl, size):
 @pytest.mark.parametrize("setup", [lazy, late])
 def test_layers_that_the_first_batch_or_configure_optimizers_makes(tmp_path, monkeypatch, setup):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(LIBRARY, "made later", setup)
-    assert differences("made later", tmp_path, few) == {}
+    assert differences(setup, tmp_path, few) == {}

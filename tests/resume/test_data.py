@@ -142,7 +142,7 @@ def test_saves_of_continued_fits_are_as_good_as_those_of_the_first(tmp_path, nam
     assert restarts >= 3
 
 
-# --- data of other kinds, added to the library
+# --- data of other kinds
 
 
 def leaves_epochs(pl, size):
@@ -257,8 +257,8 @@ TOO_LARGE = f"Not restored: {HELD} in sampler.order, which takes more than 16 Mi
 @pytest.mark.parametrize(
     ("setup", "words", "is_told"),
     [
-        pytest.param(LIBRARY["reloaded_loaders"], ANEW, True, id="loaders that are made anew"),
-        pytest.param(LIBRARY["plain"], ANEW, False, id="loaders that are not"),
+        pytest.param("reloaded_loaders", ANEW, True, id="loaders that are made anew"),
+        pytest.param("plain", ANEW, False, id="loaders that are not"),
         pytest.param(shuffled_in_place(lambda: numpy.arange(2_200_000)), TOO_LARGE, True, id="a large array"),
         pytest.param(
             shuffled_in_place(lambda: [f"{each:0700}" for each in range(30_000)]), TOO_LARGE, True, id="texts"
@@ -270,11 +270,10 @@ TOO_LARGE = f"Not restored: {HELD} in sampler.order, which takes more than 16 Mi
         pytest.param(with_loader(lambda size: Generated(size.batches)), READ_AGAIN, True, id="a generator"),
     ],
 )
-def test_a_line_tells_of_what_is_not_restored_and_of_nothing_else(tmp_path, caplog, monkeypatch, setup, words, is_told):
-    monkeypatch.setitem(LIBRARY, "other", setup)
+def test_a_line_tells_of_what_is_not_restored_and_of_nothing_else(tmp_path, caplog, setup, words, is_told):
     size = Size(epochs=2, batches=2)
-    train_keeping_all("other", size, tmp_path / "0")
-    continue_from(saves_of(tmp_path / "0")[-2], tmp_path / "0", tmp_path / "1", "other", size)
+    train_keeping_all(setup, size, tmp_path / "0")
+    continue_from(saves_of(tmp_path / "0")[-2], tmp_path / "0", tmp_path / "1", setup, size)
     assert "Resuming within an epoch" in caplog.text
     assert (words in caplog.text) is is_told
 
@@ -464,10 +463,9 @@ FAST = {KEPT, STATEFUL}
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind in FAST else pytest.mark.full) for kind in OTHERS]
 )
-def test_data_of_other_kinds(tmp_path, monkeypatch, caplog, kind):
+def test_data_of_other_kinds(tmp_path, caplog, kind):
     """Where shorter loaders begin again, Lightning fetches a batch ahead, with which one of them may do so."""
-    monkeypatch.setitem(LIBRARY, "other", OTHERS[kind])
-    assert differences("other", tmp_path, list if kind in BEGIN_AGAIN else chosen) == {}
+    assert differences(OTHERS[kind], tmp_path, list if kind in BEGIN_AGAIN else chosen) == {}
     begins_again = "the order of Numbers, whose loader keeps an iterator of its own: it begins again"
     assert (begins_again in caplog.text) is (kind == KEPT)
 
