@@ -12,15 +12,18 @@ class ReplacedMethod:
         owner: The object.
         name: The name of the method.
         function: Called instead, with the original method before the arguments.
+        once: Whether the first call restores the method, before the function is called.
     """
 
-    def __init__(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
-        self.owner, self.name, self.function = owner, name, function
+    def __init__(self, owner: Any, name: str, function: Callable[..., Any], *, once: bool = False) -> None:
+        self.owner, self.name, self.function, self.once = owner, name, function, once
         self.before = vars(owner).get(name)
         self.original = getattr(owner, name)
         setattr(owner, name, self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.once:
+            self.undo()
         return self.function(self.original, *args, **kwargs)
 
     def __reduce__(self) -> Any:

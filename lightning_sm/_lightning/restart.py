@@ -131,12 +131,11 @@ def _without_position_warning(loop: Any) -> None:
     """Let the epoch begin without it. What of the loaders is not restored has lines of its own."""
 
     def reset(original: Callable[[], None]) -> None:
-        replaced.undo()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
             original()
 
-    replaced = ReplacedMethod(loop, "reset", reset)
+    ReplacedMethod(loop, "reset", reset, once=True)
 
 
 class _Begun:

@@ -209,7 +209,6 @@ class IteratedLoader:
         """
 
         def get_iterator(original: Callable[[], Any]) -> Any:
-            replaced.undo()
             now = get_process_state()
             set_process_state(process)
             try:
@@ -217,8 +216,7 @@ class IteratedLoader:
             finally:
                 set_process_state(now)
 
-        replaced = ReplacedMethod(self.inner, "_get_iterator", get_iterator)
-        self._undo_lazy = replaced.undo
+        self._undo_lazy = ReplacedMethod(self.inner, "_get_iterator", get_iterator, once=True).undo
 
     def end(self) -> None:
         """Let a loader that has continued an epoch by itself see that the epoch is over, as litdata's must.
