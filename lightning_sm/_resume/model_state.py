@@ -1,6 +1,5 @@
 """What a restored model needs beside its weights: results of searches, pruning masks; whether its weights changed."""
 
-from functools import partial
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 import torch
@@ -8,6 +7,7 @@ import torch.distributed as dist
 from torch.nn.utils import prune
 
 from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.trainer import Trainer, callbacks_named, callbacks_of
 
 __all__ = [
@@ -59,12 +59,7 @@ def restore_searches(namespace: Namespace, trainer: Trainer, pl_module: Any, sav
             finder = namespace.module("tuner.lr_finder")._LRFinder
             callback.optimal_lr = finder.__new__(finder)
             vars(callback.optimal_lr).update(found["curve"])
-        callback.on_fit_start = partial(_skip_once, callback, "on_fit_start")
-
-
-def _skip_once(owner: Any, name: str, *_: Any, **__: Any) -> None:
-    """Replaces a hook of one object, and does nothing when it is called for the first time."""
-    vars(owner).pop(name, None)
+        ReplacedMethod(callback, "on_fit_start", lambda *_: None, once=True)
 
 
 def _finders(trainer: Trainer) -> List[Any]:
