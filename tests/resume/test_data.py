@@ -538,3 +538,11 @@ def test_other_data_begins_the_epoch_again_and_says_so(lines, tmp_path):
     assert (again.current_epoch, again.global_step) == (3, 8 + 2 * 4)
     changes = "but the number of batches was [6] and is [4]."
     assert f"Restarting epoch 1: the checkpoint is from epoch 1 after 2 batches, {changes}" in lines
+
+
+@pytest.mark.full
+def test_a_stream_that_has_become_shorter_than_what_was_trained_ends_its_epoch(tmp_path):
+    train_keeping_all("stream", Size(epochs=2, batches=6), tmp_path / "whole")
+    save = next(save for save in saves_of(tmp_path / "whole") if save["step"] == 4)
+    again = continue_from(save, tmp_path / "whole", tmp_path / "again", "stream", Size(epochs=2, batches=2))
+    assert (again.current_epoch, again.global_step) == (2, 4 + 2)
