@@ -51,7 +51,9 @@ class UndoList(List[Callable[[], Any]]):
         return UndoList, ()
 
 
-def listen(owner: Any, name: str, function: Callable[[], None], *, first: bool = False) -> Callable[[], None]:
+def listen(
+    owner: Any, name: str, function: Callable[[], None], *, first: bool = False, once: bool = False
+) -> Callable[[], None]:
     """Call a function with each call of a method of one object.
 
     Args:
@@ -59,6 +61,7 @@ def listen(owner: Any, name: str, function: Callable[[], None], *, first: bool =
         name: The name of the method.
         function: The function.
         first: Whether it is called before the method; otherwise after it.
+        once: Whether it is called with the next call only.
 
     Returns:
         A function that undoes it.
@@ -87,4 +90,4 @@ def listen(owner: Any, name: str, function: Callable[[], None], *, first: bool =
         function()
         return result
 
-    return ReplacedMethod(owner, name, before if first else after).undo
+    return ReplacedMethod(owner, name, before if first else after, once=once).undo

@@ -102,9 +102,7 @@ def shards_of(strategy: Any) -> str:
     kind = strategy_kind(strategy)
     if not kind or not bypasses_checkpoint_io(strategy):
         return ""
-    if kind != "deepspeed":
-        return kind
-    return f"deepspeed_stage_{zero_stage(strategy)}"
+    return f"deepspeed_stage_{zero_stage(strategy)}" if kind == "deepspeed" else kind
 
 
 def zero_stage(strategy: Any) -> int:

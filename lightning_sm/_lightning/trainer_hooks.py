@@ -164,13 +164,7 @@ def after_run(trainer: Trainer, function: Callable[[], None]) -> Callable[[], No
     Returns:
         A function that undoes it.
     """
-
-    def run(original: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        function()
-        return result
-
-    return ReplacedMethod(trainer.fit_loop, "run", run, once=True).undo
+    return listen(trainer.fit_loop, "run", function, once=True)
 
 
 def before_train_end(trainer: Trainer, function: Callable[[], None]) -> Callable[[], None]:
