@@ -107,7 +107,8 @@ def mark_point(checkpoint: Dict[str, Any], point: SavePoint) -> None:
 def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int]) -> None:
     """Complete what Lightning restores of an epoch that was interrupted, after ``on_train_start``.
 
-    It begins without Lightning's warning that its data loaders are not resumable: they are brought to their position.
+    It begins without Lightning's warning that its data loaders are not resumable: they are brought to their position,
+    and what of them is not restored has lines of its own.
 
     Args:
         trainer: The trainer.
@@ -115,7 +116,13 @@ def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int]) -> 
         loaded_in: What :func:`reload_epoch` returned.
     """
     loop = trainer.fit_loop.epoch_loop
-    _without_position_warning(loop)
+
+    def reset(original: Callable[[], None]) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
+            original()
+
+    ReplacedMethod(loop, "reset", reset, once=True)
     if loaded_in is not None:
         trainer.fit_loop._last_train_dl_reload_epoch = loaded_in
     total = loop.val_loop.batch_progress.total
@@ -125,17 +132,6 @@ def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int]) -> 
     if point is SavePoint.BATCH:
         # Lightning does it after the moment of the save.
         loop.update_lr_schedulers("step", update_plateau_schedulers=True)
-
-
-def _without_position_warning(loop: Any) -> None:
-    """Let the epoch begin without it. What of the loaders is not restored has lines of its own."""
-
-    def reset(original: Callable[[], None]) -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
-            original()
-
-    ReplacedMethod(loop, "reset", reset, once=True)
 
 
 class _Begun:
