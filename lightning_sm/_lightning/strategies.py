@@ -5,7 +5,7 @@ import importlib
 import sys
 from itertools import islice
 from traceback import walk_stack
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from lightning_sm._lightning.legacy import registry_of_strategies, strategy_of, strategy_path
 from lightning_sm._lightning.levels import SupportLevel, support_level
@@ -55,7 +55,8 @@ def find_strategy(namespace: Namespace, name: str) -> Optional[type]:
 
 def subclasses(base: type) -> Iterator[type]:
     """The loaded subclasses of a class."""
-    for cls in base.__subclasses__():
+    children: List[type] = base.__subclasses__()
+    for cls in children:
         yield cls
         yield from subclasses(cls)
 
