@@ -67,8 +67,11 @@ def saving_for_restart(namespace: Namespace, trainer: Trainer) -> Iterator[None]
         *((callback, lightning.Callback) for callback in callbacks_of(trainer)),
     ]
     own = [(each, base) for each, base in owners if _is_projects(getattr(each, "on_save_checkpoint", None))]
-    readers = [each for each, base in own if _function(each.on_load_checkpoint) is not base.on_load_checkpoint]
-    replaced = [ReplacedMethod(each, "on_save_checkpoint", _skipped) for each, _ in own if each not in readers]
+    readers = [
+        each for each, base in own if getattr(each.on_load_checkpoint, "__func__", None) is not base.on_load_checkpoint
+    ]
+    skipped = [each for each, _ in own if each not in readers]
+    replaced = [ReplacedMethod(each, "on_save_checkpoint", lambda *_, **__: None) for each in skipped]
     try:
         with _unchanged(trainer) if readers and not is_sharded(trainer) else nullcontext():
             yield
@@ -77,17 +80,9 @@ def saving_for_restart(namespace: Namespace, trainer: Trainer) -> Iterator[None]
             method.undo()
 
 
-def _function(method: Any) -> Any:
-    return getattr(method, "__func__", method)
-
-
 def _is_projects(method: Any) -> bool:
-    package = str(getattr(_function(method), "__module__", "")).partition(".")[0]
+    package = str(getattr(method, "__module__", "")).partition(".")[0]
     return method is not None and package not in ("lightning", "pytorch_lightning", "lightning_sm")
-
-
-def _skipped(original: Any, *args: Any, **kwargs: Any) -> None:
-    """Stands for a hook that is not called."""
 
 
 def optimizer_groups(trainer: Trainer) -> List[List[Mapping[str, Any]]]:

@@ -106,7 +106,7 @@ class RanksOfThread:
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        import torch
+        import torch.distributed
 
         self.world_size, self.global_rank = int(trainer.world_size), int(trainer.global_rank)
         self.root_device = torch.device("cpu")
@@ -114,10 +114,8 @@ class RanksOfThread:
         #: The group; ``None`` in a single process.
         self.group: Any = None
         if self.world_size > 1:
-            import torch.distributed as dist
-
-            self._default = dist.group.WORLD
-            self.group = dist.new_group(backend="gloo")
+            self._default = torch.distributed.group.WORLD
+            self.group = torch.distributed.new_group(backend="gloo")
 
     @property
     def is_usable(self) -> bool:
@@ -128,11 +126,10 @@ class RanksOfThread:
 
     def all_gather(self, tensor: Any) -> Any:
         """The tensors of all ranks, in a new first dimension."""
-        import torch
-        import torch.distributed as dist
+        import torch.distributed
 
         parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        dist.all_gather(parts, tensor, group=self.group)
+        torch.distributed.all_gather(parts, tensor, group=self.group)
         return torch.stack(parts)
 
 

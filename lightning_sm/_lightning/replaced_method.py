@@ -12,15 +12,18 @@ class ReplacedMethod:
         owner: The object.
         name: The name of the method.
         function: Called instead, with the original method before the arguments.
+        once: Whether the first call restores the method, before the function is called.
     """
 
-    def __init__(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
-        self.owner, self.name, self.function = owner, name, function
+    def __init__(self, owner: Any, name: str, function: Callable[..., Any], *, once: bool = False) -> None:
+        self.owner, self.name, self.function, self.once = owner, name, function, once
         self.before = vars(owner).get(name)
         self.original = getattr(owner, name)
         setattr(owner, name, self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.once:
+            self.undo()
         return self.function(self.original, *args, **kwargs)
 
     def __reduce__(self) -> Any:
@@ -48,7 +51,9 @@ class UndoList(List[Callable[[], Any]]):
         return UndoList, ()
 
 
-def listen(owner: Any, name: str, function: Callable[[], None], *, first: bool = False) -> Callable[[], None]:
+def listen(
+    owner: Any, name: str, function: Callable[[], None], *, first: bool = False, once: bool = False
+) -> Callable[[], None]:
     """Call a function with each call of a method of one object.
 
     Args:
@@ -56,6 +61,7 @@ def listen(owner: Any, name: str, function: Callable[[], None], *, first: bool =
         name: The name of the method.
         function: The function.
         first: Whether it is called before the method; otherwise after it.
+        once: Whether it is called with the next call only.
 
     Returns:
         A function that undoes it.
@@ -84,4 +90,4 @@ def listen(owner: Any, name: str, function: Callable[[], None], *, first: bool =
         function()
         return result
 
-    return ReplacedMethod(owner, name, before if first else after).undo
+    return ReplacedMethod(owner, name, before if first else after, once=once).undo

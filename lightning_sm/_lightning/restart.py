@@ -17,11 +17,11 @@ from lightning_sm._lightning.trainer import Trainer
 
 __all__ = [
     "SavePoint",
+    "begin_loaders",
     "continue_epoch",
     "enable_plateau_schedulers",
     "end_restart",
     "gathers_gradients",
-    "has_length",
     "iterate_through",
     "iterated_loaders",
     "loaders_of",
@@ -29,10 +29,7 @@ __all__ = [
     "point_after_batch",
     "reload_epoch",
     "repeats_loaders",
-    "restart_loaders",
     "resumes_within_epochs",
-    "skip_batches",
-    "skip_batches_of_some",
     "skip_training",
     "start_epoch",
 ]
@@ -56,15 +53,14 @@ def resumes_within_epochs(namespace: Namespace) -> bool:
     return support_level(namespace) is SupportLevel.FULL
 
 
-def gathers_gradients(trainer: Trainer) -> bool:
+def gathers_gradients(trainer: Any) -> bool:
     """Whether the gradients of the batch that has ended wait for those of the next one, after which a step follows."""
-    loop: Any = trainer.fit_loop.epoch_loop
-    return bool(loop._should_accumulate())
+    return bool(trainer.fit_loop.epoch_loop._should_accumulate())
 
 
-def point_after_batch(trainer: Trainer) -> Optional[SavePoint]:
+def point_after_batch(trainer: Any) -> Optional[SavePoint]:
     """Return which moment the end of a batch is; ``None`` if gradients wait for a step or the epoch's end follows."""
-    loop: Any = trainer.fit_loop.epoch_loop
+    loop = trainer.fit_loop.epoch_loop
     # A fit that is about to end is saved then. Its last validation would not be due again in a restart.
     ends = trainer.should_stop or (0 <= loop.max_steps <= loop.global_step)
     # In an epoch that only updates the statistics of batch norm, StochasticWeightAveraging has changed the loop.
@@ -111,7 +107,8 @@ def mark_point(checkpoint: Dict[str, Any], point: SavePoint) -> None:
 def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int]) -> None:
     """Complete what Lightning restores of an epoch that was interrupted, after ``on_train_start``.
 
-    It begins without Lightning's warning that its data loaders are not resumable: they are brought to their position.
+    It begins without Lightning's warning that its data loaders are not resumable: they are brought to their position,
+    and what of them is not restored has lines of its own.
 
     Args:
         trainer: The trainer.
@@ -119,7 +116,13 @@ def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int]) -> 
         loaded_in: What :func:`reload_epoch` returned.
     """
     loop = trainer.fit_loop.epoch_loop
-    _without_position_warning(loop)
+
+    def reset(original: Callable[[], None]) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
+            original()
+
+    ReplacedMethod(loop, "reset", reset, once=True)
     if loaded_in is not None:
         trainer.fit_loop._last_train_dl_reload_epoch = loaded_in
     total = loop.val_loop.batch_progress.total
@@ -129,27 +132,6 @@ def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int]) -> 
     if point is SavePoint.BATCH:
         # Lightning does it after the moment of the save.
         loop.update_lr_schedulers("step", update_plateau_schedulers=True)
-
-
-def _without_position_warning(loop: Any) -> None:
-    """Let the epoch begin without it. What of the loaders is not restored has lines of its own."""
-
-    def reset(original: Callable[[], None]) -> None:
-        replaced.undo()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
-            original()
-
-    replaced = ReplacedMethod(loop, "reset", reset)
-
-
-def skip_batches(trainer: Any, batches: int) -> None:
-    """Read and drop batches of the data that are not read in an order that samplers give, before the first step."""
-    fetcher = trainer.fit_loop._data_fetcher
-    for _ in range(batches):
-        next(fetcher)
-    # Lightning adds the trained batches when the epoch begins (``TrainingEpochLoop.on_run_start``).
-    fetcher.fetched -= batches
 
 
 class _Begun:
@@ -165,45 +147,38 @@ class _Begun:
         return len(self._combined)
 
 
-def skip_batches_of_some(trainer: Any, batches: int, repeated: Sequence[Optional[bool]], states: List[Any]) -> None:
-    """Begin several loaders anew, and read and drop batches of those that do not continue by themselves.
+def begin_loaders(trainer: Any, states: List[Any], repeated: Sequence[Optional[bool]], batches: int) -> None:
+    """Begin the loaders anew, and read and drop batches of those that do not continue by themselves.
 
-    Lightning has fetched a batch of all of them if their common length is not known, and has forgotten which of the
-    shorter ones have ended once.
+    Lightning has fetched a batch if their common length is not known, and forgets which of them have ended once.
 
     Args:
         trainer: The trainer, before its first step.
-        batches: How many batches of the epoch have been trained.
+        states: The states of loaders that save their own position; empty for none.
         repeated: Of each loader that continues by itself whether it had begun again; ``None`` for the others.
-        states: The states of loaders that save their own position.
+        batches: How many batches of the epoch have been trained.
     """
     fetcher = trainer.fit_loop._data_fetcher
     combined = fetcher.combined_loader
     combined._load_state_dicts(states)
     iterators = iter(combined)._iterator
-    consumed = getattr(iterators, "_consumed", None)  # if shorter ones begin again
-    for index, has_ended in enumerate(repeated):
-        if has_ended is None:
-            has_ended = False
-            for _ in range(batches):
-                try:
-                    next(iterators.iterators[index])
-                except StopIteration:
-                    has_ended = True
-                    if consumed is None:
-                        break
-                    iterators.iterators[index] = iter(iterators.iterables[index])
-                    next(iterators.iterators[index])
-        if consumed is not None:
-            consumed[index] = has_ended
+    ended = [bool(each) for each in repeated]
+    begins_again = hasattr(iterators, "_consumed")
+    if begins_again:
+        iterators._consumed = ended
+    read_again = [index for index, each in enumerate(repeated) if each is None]
+    for index in read_again * batches:
+        try:
+            next(iterators.iterators[index])
+        except StopIteration:
+            ended[index] = True
+            if begins_again and not all(ended):
+                iterators.iterators[index] = iter(iterators.iterables[index])
+                next(iterators.iterators[index])
+    iterators._idx = batches  # which a step that takes dataloader_iter gets with its batch
     fetcher.setup(_Begun(combined))
     iter(fetcher)
     fetcher.setup(combined)
-
-
-def has_length(trainer: Any) -> bool:
-    """Whether it is known how many batches an epoch of the training has, once the loaders exist."""
-    return trainer.fit_loop._data_fetcher.length is not None
 
 
 def loaders_of(trainer: Trainer) -> List[Any]:
@@ -251,18 +226,6 @@ def repeats_loaders(trainer: Any) -> bool:
     """Whether the training begins a shorter loader again until the longest one has ended."""
     combined: Any = getattr(trainer.fit_loop, "_combined_loader", None)
     return getattr(combined, "_mode", None) == "max_size_cycle" and len(combined.flattened) > 1
-
-
-def restart_loaders(trainer: Any, states: List[Any]) -> None:
-    """Begin all loaders anew.
-
-    Args:
-        trainer: The trainer, before its first step.
-        states: The states of loaders that save their own position, which are loaded before; empty for none.
-    """
-    fetcher = trainer.fit_loop._data_fetcher
-    fetcher.combined_loader._load_state_dicts(states)
-    iter(fetcher)
 
 
 def reload_epoch(trainer: Any) -> Optional[int]:

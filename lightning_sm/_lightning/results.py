@@ -47,11 +47,10 @@ def set_logged_values(trainer: Any, saved: Mapping[str, Mapping[str, Any]], devi
 
 
 def results_of(trainer: Trainer) -> List[Dict[str, Any]]:
-    """What this rank has logged in the current training epoch."""
+    """What this rank has logged in the current training epoch, from Lightning 2.5 on."""
     found = []
     for result in trainer.fit_loop.epoch_loop._results.values():
-        # Lightning 1.x also has dictionaries of results.
-        if not hasattr(result, "is_tensor") or result.has_reset or result.meta.sync._group is not None:
+        if result.has_reset or result.meta.sync._group is not None:
             continue
         meta = result.meta
         sums = [name for name in ("value", "cumulated_batch_size") if result.is_tensor and hasattr(result, name)]

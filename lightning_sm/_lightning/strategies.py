@@ -3,6 +3,8 @@
 import functools
 import importlib
 import sys
+from itertools import islice
+from traceback import walk_stack
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from lightning_sm._lightning.legacy import registry_of_strategies, strategy_of, strategy_path
@@ -101,9 +103,7 @@ def shards_of(strategy: Any) -> str:
     kind = strategy_kind(strategy)
     if not kind or not bypasses_checkpoint_io(strategy):
         return ""
-    if kind != "deepspeed":
-        return kind
-    return f"deepspeed_stage_{zero_stage(strategy)}"
+    return f"deepspeed_stage_{zero_stage(strategy)}" if kind == "deepspeed" else kind
 
 
 def zero_stage(strategy: Any) -> int:
@@ -124,14 +124,8 @@ def is_setting_up_group() -> bool:
 
     Lightning's launcher of local processes, loggers and users read an environment's address as well, and must not wait.
     """
-    frame: Any = sys._getframe(1)
-    for _ in range(_FRAMES):
-        if frame is None:
-            break
-        if frame.f_code.co_name in _SETUP_FUNCTIONS:
-            return True
-        frame = frame.f_back
-    return False
+    frames = islice(walk_stack(sys._getframe(1)), _FRAMES)
+    return any(frame.f_code.co_name in _SETUP_FUNCTIONS for frame, _ in frames)
 
 
 def replace_infinite_barrier(namespace: Namespace) -> None:

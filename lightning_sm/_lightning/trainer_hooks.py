@@ -1,6 +1,7 @@
 """What callbacks lack: hooks around a restore, after a batch and after the loop; signal handlers; a first batch."""
 
 import os
+from functools import partial
 from inspect import signature
 from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tuple
 
@@ -56,11 +57,10 @@ def around_load(trainer: Trainer, found: Callable[[Any], ContextManager[Any]]) -
     connector.__dict__.pop("resume_start", None)
 
     def resume_start(original: Any, checkpoint_path: Any = None, *args: Any, **more: Any) -> None:
-        replaced.undo()
         with found(checkpoint_path) as path:
             original(path, *args, **more)
 
-    replaced = ReplacedMethod(connector, "resume_start", resume_start)
+    ReplacedMethod(connector, "resume_start", resume_start, once=True)
 
 
 def _load_without_code(path: Any) -> None:
@@ -103,56 +103,48 @@ def around_restore(
     connector = connector_of(trainer, "checkpoint")
     forget_restore(trainer)
 
-    def replace(name: str, function: Callable[..., None]) -> None:
-        ReplacedMethod(connector, name, lambda _, *args, **more: function(*args, **more))
-
-    def original(name: str) -> Any:
-        connector.__dict__.pop(name, None)
-        return getattr(connector, name)
-
     # A trainer of a library may have a connector of its own, with more arguments.
-    def resume_start(checkpoint_path: Any = None, *args: Any, **more: Any) -> None:
+    def resume_start(original: Any, checkpoint_path: Any = None, *args: Any, **more: Any) -> None:
         if os.path.basename(str(checkpoint_path)).startswith(_OF_SEARCHES):
-            type(connector).resume_start(connector, checkpoint_path, *args, **more)
+            original(checkpoint_path, *args, **more)
             return
-        start = original("resume_start")
+        start.undo()
         chosen = choose(checkpoint_path)
         if chosen is None:
-            start(checkpoint_path, *args, **more)
+            original(checkpoint_path, *args, **more)
             return
         checkpoint_path, weights_only = chosen
-        if "weights_only" in signature(start).parameters:
+        if "weights_only" in signature(original).parameters:
             more.update({} if weights_only is None else {"weights_only": weights_only})
         elif weights_only:
             explained(lambda: _load_without_code(checkpoint_path))
-        replace("restore_model", lambda: explained(lambda: restore_model(original("restore_model"))))
-        replace("restore_training_state", lambda: explained(restore_training_state))
+        for name, restore in (("restore_model", restore_model), ("restore_training_state", restore_training_state)):
+            ReplacedMethod(connector, name, partial(explained, restore), once=True)
         # Strategies that shard restore the model and the optimizers here.
-        explained(lambda: start(checkpoint_path, *args, **more))
+        explained(lambda: original(checkpoint_path, *args, **more))
         loaded(connector._loaded_checkpoint)
 
-    def restore_training_state() -> None:
+    def restore_training_state(original: Callable[[], None]) -> None:
         prepare()
-        original("restore_training_state")()
+        original()
 
-    def explained(restore: Callable[[], None]) -> None:
+    def explained(restore: Callable[..., None], *original: Any) -> None:
         try:
-            restore()
+            restore(*original)
         except BaseException as error:
             cause = restore_error(error)
             if cause is None:
                 raise
             raise explain(cause) from error
 
-    def resume_end() -> None:
-        if "resume_start" in vars(connector):  # of a search, whose checkpoint has been restored
-            type(connector).resume_end(connector)
-            return
-        original("resume_end")()
-        restored()
+    def resume_end(original: Callable[[], None]) -> None:
+        original()
+        if "resume_start" not in vars(connector):  # else it is the end of a search's restore
+            end.undo()
+            restored()
 
-    replace("resume_start", resume_start)
-    replace("resume_end", resume_end)
+    start = ReplacedMethod(connector, "resume_start", resume_start)
+    end = ReplacedMethod(connector, "resume_end", resume_end)
 
 
 def forget_restore(trainer: Trainer) -> None:
@@ -172,15 +164,7 @@ def after_run(trainer: Trainer, function: Callable[[], None]) -> Callable[[], No
     Returns:
         A function that undoes it.
     """
-
-    def run(original: Any, *args: Any, **kwargs: Any) -> Any:
-        replaced.undo()
-        result = original(*args, **kwargs)
-        function()
-        return result
-
-    replaced = ReplacedMethod(trainer.fit_loop, "run", run)
-    return replaced.undo
+    return listen(trainer.fit_loop, "run", function, once=True)
 
 
 def before_train_end(trainer: Trainer, function: Callable[[], None]) -> Callable[[], None]:

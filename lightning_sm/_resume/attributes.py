@@ -12,6 +12,8 @@ import time
 import zlib
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
+import torch
+
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.restart import loaders_of
@@ -253,8 +255,6 @@ class Attributes:
         yield from program_owners()
 
     def _read(self, trainer: Trainer, owners: Iterable[Tuple[str, Any]], others: Set[Any]) -> Packed:
-        import torch
-
         of_modules, of_optimizers, of_metrics = _bare_names(self._namespace)
         is_fsdp = strategy_kind(strategy_of(trainer)) == "fsdp"
         beside = {address_of(tensor) for each in parameters_beside_model(trainer) for tensor in each.values()}
@@ -328,8 +328,6 @@ def _bare_names(namespace: Namespace) -> Tuple[FrozenSet[str], FrozenSet[str], F
 
     Some strategies set a module's ``forward``.
     """
-    import torch
-
     lightning: Any = namespace.module()
     modules = (torch.nn.Module(), lightning.LightningModule(), lightning.LightningDataModule())
     of_modules = {name for module in modules for name in vars(module)} - {"training"} | {"forward", _HPARAMS}
@@ -339,8 +337,6 @@ def _bare_names(namespace: Namespace) -> Tuple[FrozenSet[str], FrozenSet[str], F
 
 def _restored_otherwise(trainer: Trainer) -> Set[Any]:
     """Where the model's and the optimizers' state is, and the numbers of the samplers' generators."""
-    import torch
-
     found = {address_of(each) for each in trainer.lightning_module.parameters()}
     for module in trainer.lightning_module.modules():
         saved = {*module._buffers.keys()} - {*module._non_persistent_buffers_set}  # lists in modules of TorchScript
@@ -354,8 +350,6 @@ def _restored_otherwise(trainer: Trainer) -> Set[Any]:
 
 def _optimizers(trainer: Trainer) -> List[Any]:
     """The optimizers of the project's classes without a ``state_dict`` of their own."""
-    import torch
-
     base = torch.optim.Optimizer
     present = [each for each in trainer.optimizers if isinstance(each, base)]
     return [each for each in present if is_projects(each) and not _has_state(each, base)]

@@ -17,7 +17,7 @@ from lightning_sm._resume.data_values import (
     set_sampler_state,
 )
 from lightning_sm._resume.random_state import get_process_state, set_process_state
-from lightning_sm._resume.values import changed_values, numbers_among
+from lightning_sm._resume.values import changed_values
 
 __all__ = [
     "IteratedLoader",
@@ -195,8 +195,6 @@ class IteratedLoader:
         resumed, self._resumed = self._resumed, None
         if resumed is None:
             changed = changed_data_set_values(self._before, data_set_values(self.inner))
-            # In a restart a project may have set numbers, such as where to go on, before the loader is made.
-            changed = {key: {**numbers_among(self._before.get(key, {})), **each} for key, each in changed.items()}
             self.start = {"process": get_process_state(), "loader": get_sampler_state(self.inner), "data": changed}
             return
         self.start = dict(resumed)
@@ -211,7 +209,6 @@ class IteratedLoader:
         """
 
         def get_iterator(original: Callable[[], Any]) -> Any:
-            replaced.undo()
             now = get_process_state()
             set_process_state(process)
             try:
@@ -219,8 +216,7 @@ class IteratedLoader:
             finally:
                 set_process_state(now)
 
-        replaced = ReplacedMethod(self.inner, "_get_iterator", get_iterator)
-        self._undo_lazy = replaced.undo
+        self._undo_lazy = ReplacedMethod(self.inner, "_get_iterator", get_iterator, once=True).undo
 
     def end(self) -> None:
         """Let a loader that has continued an epoch by itself see that the epoch is over, as litdata's must.

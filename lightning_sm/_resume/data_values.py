@@ -5,7 +5,13 @@ from typing import Any, Dict, Iterable, Iterator, Mapping, Set, Tuple
 
 from lightning_sm._resume.held import LOADER, Generators, attributes_of, held, set_packed
 from lightning_sm._resume.random_state import is_drawn_by, is_generator, sampler_attributes
-from lightning_sm._resume.values import Packed, changed_values, packed_or_not, without_numbers_of_what_was_made
+from lightning_sm._resume.values import (
+    Packed,
+    changed_values,
+    is_plain_copy,
+    packed_or_not,
+    without_numbers_of_what_was_made,
+)
 
 __all__ = [
     "changed_data_set_values",
@@ -39,11 +45,16 @@ def data_set_values(loader: Any) -> Packed:
 
 
 def changed_data_set_values(before: Packed, now: Packed) -> Packed:
-    """Return what has changed between two results of :func:`data_set_values`."""
+    """Return what has changed between two results of :func:`data_set_values`, and the numbers that have not.
+
+    In a restart a project may have set numbers, such as where to go on, before the loader is made.
+    """
     changed = {}
     for key, values in now.items():
         old = before.get(key, {})
-        changed[key] = without_numbers_of_what_was_made(old, *changed_values(old, values))
+        # No texts, which may be paths.
+        numbers = {name: each for name, each in old.items() if is_plain_copy(each) and not isinstance(each, str)}
+        changed[key] = {**numbers, **without_numbers_of_what_was_made(old, *changed_values(old, values))}
     return changed
 
 

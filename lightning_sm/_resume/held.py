@@ -7,6 +7,8 @@ from collections import OrderedDict, defaultdict, deque
 from types import FunctionType, MemberDescriptorType, MethodType
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
+import torch
+
 from lightning_sm._lightning.results import metric_states, set_metric_states
 from lightning_sm._logging import log
 from lightning_sm._resume.program import is_others, is_own, is_plain, is_projects
@@ -45,8 +47,6 @@ class Stateful:
     __slots__ = ("__dict__", "holder")
 
     def __init__(self, holder: Any) -> None:
-        import torch
-
         self.holder = holder
         self.state = holder.state_dict()
         if isinstance(holder, torch.nn.Module):
@@ -162,8 +162,6 @@ def _holds_values_only(value: Any) -> bool:
 
 
 def _is_value(value: Any, depth: int = 3) -> bool:
-    import torch
-
     kind = type(value)
     if kind in _CONTAINERS or kind in (tuple, torch.Size):
         items = [*value, *value.values()] if kind is dict else value
@@ -174,8 +172,6 @@ def _is_value(value: Any, depth: int = 3) -> bool:
 
 def _parts_of(value: Any, depth: int = 4) -> Iterator[Tuple[str, Any]]:
     """The objects in short containers, bound methods and partials, by paths; an object itself without one."""
-    import torch
-
     items: Dict[Any, Any] = {}
     kind = type(value)
     if kind in _HOLD_NOTHING:
@@ -197,8 +193,6 @@ def _parts_of(value: Any, depth: int = 4) -> Iterator[Tuple[str, Any]]:
 
 def _stateful(value: Any, seen: Set[int]) -> Optional[Stateful]:
     """The state of a library's object, but of what is around the model, or has a part of its state on other ranks."""
-    import torch
-
     if isinstance(value, torch.nn.Module):
         is_distributed = any(type(each).__module__.startswith("torch.distributed") for each in value.modules())
         if is_distributed or any(id(parameter) in seen for parameter in value.parameters()):
@@ -212,8 +206,6 @@ def _stateful(value: Any, seen: Set[int]) -> Optional[Stateful]:
 @functools.lru_cache(maxsize=None)
 def _is_stateful(cls: Any) -> bool:
     """Whether objects of a library's class, or modules, save themselves. Loaders are read again."""
-    import torch
-
     has_state = hasattr(cls, "state_dict") and hasattr(cls, "load_state_dict") and not hasattr(cls, "__iter__")
     is_free = not any(is_others(base.__module__) for base in cls.__mro__[:-1])
     return issubclass(cls, torch.nn.Module) or (has_state and is_free)
@@ -246,8 +238,6 @@ def value_of(owner: Any, name: str) -> Any:
 
 def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
     """Set an attribute, in place where others may hold the same object."""
-    import torch
-
     now = value_of(owner, name)
     if isinstance(packed, tuple) and packed[0] == GENERATOR:
         if is_generator(now):

@@ -1,9 +1,13 @@
 """What a restored model needs beside its weights: results of searches, pruning masks; whether its weights changed."""
 
-from functools import partial
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
+import torch
+import torch.distributed as dist
+from torch.nn.utils import prune
+
 from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.trainer import Trainer, callbacks_named, callbacks_of
 
 __all__ = [
@@ -55,12 +59,7 @@ def restore_searches(namespace: Namespace, trainer: Trainer, pl_module: Any, sav
             finder = namespace.module("tuner.lr_finder")._LRFinder
             callback.optimal_lr = finder.__new__(finder)
             vars(callback.optimal_lr).update(found["curve"])
-        callback.on_fit_start = partial(_skip_once, callback, "on_fit_start")
-
-
-def _skip_once(owner: Any, name: str, *_: Any, **__: Any) -> None:
-    """Replaces a hook of one object, and does nothing when it is called for the first time."""
-    vars(owner).pop(name, None)
+        ReplacedMethod(callback, "on_fit_start", lambda *_: None, once=True)
 
 
 def _finders(trainer: Trainer) -> List[Any]:
@@ -90,8 +89,6 @@ def restore_pruning(trainer: Trainer, saved: Mapping[str, Any]) -> None:
     """Prune parameters by masks, after the optimizers have been restored: their order is that before pruning."""
     if not saved["masks"]:
         return
-    from torch.nn.utils import prune
-
     modules = dict(trainer.lightning_module.named_modules())
     for path, mask in saved["masks"].items():
         module, _, name = path.rpartition(".")
@@ -122,7 +119,6 @@ def restore_weights(pl_module: Any, state: Mapping[str, Any]) -> None:
     Such as ``on_fit_start`` of a callback that swaps averaged weights in for the validation before the training, or of
     a model that begins with pretrained ones.
     """
-    import torch
 
     def is_plain(value: Any) -> bool:
         return type(value) is torch.Tensor and value.layout is torch.strided and value.device.type != "meta"
@@ -145,8 +141,6 @@ def weight_sums(tensors: Iterable[Any]) -> List[Any]:
     Args:
         tensors: Parameters, buffers or states of optimizers; of sharded ones the part of this rank counts.
     """
-    import torch
-
     sums: List[Any] = []
     with torch.no_grad():
         for tensor in map(_own_part, tensors):
@@ -162,8 +156,6 @@ def weight_sums(tensors: Iterable[Any]) -> List[Any]:
 
 def _sums_of_memory(tensor: Any) -> Tuple[Any, Any]:
     """The sums of a tensor's memory as integers: a fifth of the time of a sum of floats in double precision."""
-    import torch
-
     octets = tensor.contiguous().flatten().view(torch.uint8)
     if octets.storage_offset() % 8:  # integers of 8 bytes begin at multiples of 8 only
         octets = octets.clone()
@@ -173,8 +165,6 @@ def _sums_of_memory(tensor: Any) -> Tuple[Any, Any]:
 
 def _own_part(tensor: Any) -> Any:
     """This rank's shard of a DTensor, or of a parameter of DeepSpeed's stage 3, which it empties at times."""
-    import torch.distributed as dist
-
     if hasattr(tensor, "to_local"):
         return tensor.to_local()
     shard = getattr(tensor, "ds_tensor", None)

@@ -4,6 +4,8 @@ import sys
 from inspect import signature
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+import torch
+
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.checkpoints import set_up_optimizers_again
 from lightning_sm._lightning.legacy import strategy_of
@@ -124,8 +126,6 @@ def set_parameters_beside_model(trainer: Trainer, values: Iterable[Mapping[str, 
 
 
 def _beside_model(trainer: Trainer) -> Iterator[Tuple[Any, Dict[str, Any]]]:
-    import torch
-
     if is_sharded(trainer):  # whose optimizers have parameters of their own
         return
     of_model = set(map(id, trainer.lightning_module.parameters()))

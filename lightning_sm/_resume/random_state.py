@@ -4,9 +4,12 @@ import functools
 import json
 import os
 import random
-import sys
 from types import BuiltinMethodType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, Dict, Iterable, Iterator, Mapping, Tuple
+
+import numpy
+import torch
+from torch.utils.data import DataLoader, Sampler
 
 from lightning_sm._lightning.stand_in import original
 
@@ -23,6 +26,7 @@ __all__ = [
     "set_process_state",
 ]
 
+_GENERATORS = (torch.Generator, random.Random, numpy.random.Generator, numpy.random.RandomState)
 # Whose samplers and loaders count nothing that Lightning does not restore.
 _LIBRARIES = frozenset({"torch", "lightning", "pytorch_lightning", "lightning_fabric", "torchdata"})
 _DATA = frozenset({"dataset", "data_source"})
@@ -64,16 +68,11 @@ def set_process_state(state: Mapping[str, Any]) -> None:
 
 def _of_devices() -> Dict[str, Any]:
     """The modules of torch for the kinds of devices that are here and whose generators Lightning leaves to us."""
-    import torch
-
     modules = {name: getattr(torch, name, None) for name in ("cuda", "neuron")}
     return {name: module for name, module in modules.items() if module is not None and module.is_available()}
 
 
 def _of_process() -> Dict[str, Any]:
-    import numpy
-    import torch
-
     return {"torch": torch.default_generator, "python": random, "numpy": numpy.random}
 
 
@@ -83,9 +82,7 @@ def sampler_attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
     Not the data, and not what Lightning's samplers keep of an epoch. Of a loader what its own class adds, and its
     generator.
     """
-    import torch
-
-    of_loaders = vars(torch.utils.data.DataLoader(()))  # type: ignore[arg-type]
+    of_loaders = vars(DataLoader(()))  # type: ignore[arg-type]
     for path, owner, name, value in _all_attributes(loader):
         package = type(owner).__module__.partition(".")[0]
         is_own = package not in _LIBRARIES
@@ -123,8 +120,6 @@ def _all_attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
 
 def _is_sampler(value: Any) -> bool:
     """Whether it is a sampler, or what Lightning's distributed one takes for the data set in place of a sampler."""
-    from torch.utils.data import Sampler
-
     return isinstance(value, Sampler) or type(value).__name__ == "_DatasetSamplerWrapper"
 
 
@@ -133,9 +128,6 @@ def generators_within(value: Any) -> Dict[str, Any]:
 
     Nothing is called of what is looked at: some objects answer with new ones, or change when they are asked.
     """
-    import numpy
-    import torch
-
     seen = set(map(id, (torch.default_generator, vars(random)["_inst"], vars(numpy.random.mtrand)["_rand"])))
     places, found = [("", value)], {}
     for path, each in places:  # grows
@@ -179,8 +171,6 @@ def _has_items(value: Any) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _has_attributes(kind: Any) -> bool:
-    import torch
-
     if kind in (MethodType, BuiltinMethodType):
         return True
     is_left_out = issubclass(kind, (type, ModuleType, torch.Tensor, torch.nn.Module))
@@ -202,26 +192,13 @@ def _items_of(value: Any) -> Iterable[Tuple[Any, Any]]:
 def is_generator(value: Any) -> bool:
     """Whether it is a generator of torch, Python or numpy with a state of its own."""
     kind: Any = type(value)
-    return _is_generator(kind)
-
-
-@functools.lru_cache(maxsize=None)
-def _is_generator(kind: Any) -> bool:
-    import torch
-
-    if issubclass(kind, random.Random):
-        # SystemRandom has no state, others of their own may have any.
-        return kind.getstate is random.Random.getstate
-    if issubclass(kind, torch.Generator):
-        return True
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and issubclass(kind, (numpy.random.Generator, numpy.random.RandomState))
+    # SystemRandom has no state, others of their own may have any.
+    has_another_state = issubclass(kind, random.Random) and kind.getstate is not random.Random.getstate
+    return issubclass(kind, _GENERATORS) and not has_another_state
 
 
 def get_generator_state(generator: Any) -> Any:
     """The state of a generator, or of a module with one, in a form that is saved fast: a tensor, or JSON."""
-    import torch
-
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if hasattr(generator, "getstate"):
@@ -235,9 +212,6 @@ def get_generator_state(generator: Any) -> Any:
 
 def new_generator(state: Any, device: Any) -> Any:
     """A generator with a state that :func:`get_generator_state` returned; ``device`` is that of one for GPUs."""
-    import numpy
-    import torch
-
     generator: Any
     content = state if isinstance(state, torch.Tensor) else json.loads(state)
     if isinstance(content, torch.Tensor):
@@ -254,8 +228,6 @@ def new_generator(state: Any, device: Any) -> Any:
 
 def set_generator_state(generator: Any, state: Any) -> None:
     """Set what :func:`get_generator_state` returned."""
-    import torch
-
     if isinstance(generator, torch.Generator):
         generator.set_state(state.cpu())
     elif hasattr(generator, "setstate"):

@@ -10,16 +10,13 @@ from lightning_sm._lightning.csv_logs import restore_csv_files
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.restart import (
     SavePoint,
+    begin_loaders,
     continue_epoch,
     enable_plateau_schedulers,
     end_restart,
-    has_length,
     iterated_loaders,
     loaders_of,
-    restart_loaders,
     resumes_within_epochs,
-    skip_batches,
-    skip_batches_of_some,
     skip_training,
     start_epoch,
 )
@@ -93,7 +90,6 @@ class FitRestorer:
         self._arguments: Dict[str, Any] = {}
         # The model's and callbacks' state in the save, as hooks around its loading left it, until the training begins.
         self._checkpoint: Dict[str, Any] = {}
-        self._reads_checkpoint = False
         # The weights of layers that configure_optimizers makes, and the error that is raised if it makes none.
         self._late: Dict[str, Any] = {}
         self._late_error: Optional[RuntimeError] = None
@@ -131,10 +127,6 @@ class FitRestorer:
         if not self._saved:
             return
         self._is_own = record is not None
-        # Callbacks that read the checkpoint themselves may load other weights of it, such as WeightAveraging.
-        hook = self._namespace.module().Callback.on_load_checkpoint
-        reads = (getattr(type(each), "on_load_checkpoint", hook) is not hook for each in callbacks_of(trainer))
-        self._reads_checkpoint = any(reads)
         self._checkpoint = {} if is_sharded(trainer) else checkpoint
         ranks = self._saved["ranks"]
         self._own = ranks[trainer.global_rank] if trainer.global_rank < len(ranks) else {}
@@ -243,7 +235,10 @@ class FitRestorer:
 
     def after_restore(self, trainer: Trainer) -> None:
         """Prepare loops and loaders after Lightning has restored its state."""
-        kept = () if self._reads_checkpoint else ("state_dict", "callbacks")
+        # Callbacks that read the checkpoint themselves may load other weights of it, such as WeightAveraging.
+        hook = self._namespace.module().Callback.on_load_checkpoint
+        reads = (getattr(type(each), "on_load_checkpoint", hook) is not hook for each in callbacks_of(trainer))
+        kept = () if any(reads) else ("state_dict", "callbacks")
         self._checkpoint = {key: self._checkpoint.get(key, {}) for key in kept}
         if self._is_own:
             self._options = optimizer_groups(trainer)
@@ -315,11 +310,11 @@ class FitRestorer:
 
     def _read_loaders(self, trainer: Trainer) -> None:
         """Begin the loaders, or bring them to the save's position."""
-        if not self._resumes_within_epoch:
-            restart_loaders(trainer, [])
-            return
         loaders, batches = loaders_of(trainer), self._saved["batches"]
-        states, saved = stateful_loaders(self._own), self._own["loaders"]
+        if not self._resumes_within_epoch:
+            begin_loaders(trainer, [], [False] * len(loaders), 0)
+            return
+        saved = self._own["loaders"]
         for loader, iterated, state in zip(loaders, iterated_loaders(trainer), saved):
             # Lightning makes the iterator before it calls set_epoch.
             set_sampler_epoch(loader, self._saved["record"]["epoch"])
@@ -328,13 +323,7 @@ class FitRestorer:
             if sampler is not None:
                 sampler.resume(state, batches, repeats=self._saved["repeats"])
         repeated = [has_repeated(*each, batches) for each in zip(loaders, saved)]
-        are_read_again = all(each is None for each in repeated)
-        if len(loaders) > 1 and not are_read_again and (None in repeated or not has_length(trainer)):
-            skip_batches_of_some(trainer, batches, repeated, states)
-            return
-        restart_loaders(trainer, states)
-        if are_read_again:
-            skip_batches(trainer, batches)
+        begin_loaders(trainer, stateful_loaders(self._own), repeated, batches)
 
     def _tell(self, trainer: Any, changes: Optional[str]) -> None:
         epoch, batches = self._saved["record"]["epoch"], self._saved["batches"]

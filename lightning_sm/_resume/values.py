@@ -10,6 +10,9 @@ from enum import Enum, EnumMeta
 from types import FunctionType, ModuleType
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Set, Tuple
 
+import numpy
+import torch
+
 from lightning_sm._lightning import has_base
 from lightning_sm._lightning.results import MAX_STATE_BYTES
 from lightning_sm._resume.random_state import get_generator_state, is_generator
@@ -26,9 +29,9 @@ __all__ = [
     "changed_values",
     "checksums",
     "equal_tensors",
+    "is_plain_copy",
     "is_record",
     "is_same",
-    "numbers_among",
     "packed_or_not",
     "unpacked",
     "without_numbers_of_what_was_made",
@@ -58,6 +61,8 @@ _SPARSE = {
 }
 #: Of the state of a generator.
 GENERATOR = "Generator"
+# Of a number of numpy's.
+_SCALAR = "scalar"
 # Of an enumeration.
 _MEMBER = "Member"
 # Of a named tuple or a frozen dataclass.
@@ -113,9 +118,9 @@ def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Tuple[D
     return {path: each for path, each in changed.items() if path not in lost}, lost
 
 
-def numbers_among(values: Mapping[str, Any]) -> Dict[str, Any]:
-    """The numbers, ``None`` among them, but no texts, which may be paths."""
-    return {name: each for name, each in values.items() if isinstance(each, PLAIN) and not isinstance(each, str)}
+def is_plain_copy(packed: Any) -> bool:
+    """Whether a copy is that of a number, also of numpy's, of a text or of ``None``."""
+    return isinstance(packed, PLAIN) or (isinstance(packed, tuple) and packed[0] == _SCALAR)
 
 
 def without_numbers_of_what_was_made(
@@ -124,13 +129,11 @@ def without_numbers_of_what_was_made(
     """Leave out what would deny that an open file, or what was read of one, is to be made again, which is not saved."""
     if all(before.get(name) is not None or why == ITERATOR for name, why in lost.items()):
         return changed
-    return {name: each for name, each in changed.items() if not isinstance(each, PLAIN)}
+    return {name: each for name, each in changed.items() if not is_plain_copy(each)}
 
 
 def checksums(packed: Any) -> Any:
     """A packed value with checksums in the place of its tensors."""
-    import torch
-
     if isinstance(packed, torch.Tensor):
         return zlib.crc32(packed.reshape(-1).view(torch.uint8).numpy().data)
     return [checksums(each) for each in packed] if isinstance(packed, (tuple, list)) else packed
@@ -166,8 +169,6 @@ def _version(value: Any, others: Set[Any], depth: int = 2) -> int:
     Numbers of what is restored otherwise do not count, as in an LSTM's list of its weights. Nothing of another class is
     called: MONAI's ``Compose`` seeds its transforms anew when it is asked for its length.
     """
-    import torch
-
     if isinstance(value, torch.Tensor):
         if address_of(value) in others:
             return id(value)
@@ -198,9 +199,6 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
     Raises:
         _NotSavedError: It is another object, or a part of the model, or there is no room for it.
     """
-    import numpy
-    import torch
-
     kind = type(value)
     if kind in PLAIN:
         room.take(_ITEM_BYTES + (len(value) if kind is str else 0))
@@ -216,11 +214,13 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
             value.device.type == "cpu",
             value.is_leaf and value.requires_grad,
         )
-    if kind.__module__ == "numpy":
-        if hasattr(value, "dtype") and value.dtype.kind in "biufc" and value.dtype.isnative:
-            room.take(_ITEM_BYTES + value.nbytes)
-            return ("ndarray", torch.as_tensor(value.copy())) if value.ndim else value.item()
-        raise _NotSavedError(_OTHER)
+    if kind.__module__ == "numpy" and isinstance(value, (numpy.ndarray, numpy.generic)):
+        room.take(_ITEM_BYTES + value.nbytes)
+        try:
+            content = torch.as_tensor(numpy.array(value, order="C"))
+        except (TypeError, ValueError):  # torch has no such type, or not in this order of bytes
+            raise _NotSavedError(f"is of the type {value.dtype}") from None
+        return ("ndarray" if isinstance(value, numpy.ndarray) else _SCALAR, content)
     name = kind.__name__
     room.take(_ITEM_BYTES)
     if kind in (torch.dtype, torch.device):
@@ -267,8 +267,6 @@ def is_record(value: Any) -> bool:
 
 
 def _is_fixed(value: Any) -> bool:
-    import torch
-
     if type(value) in (tuple, frozenset):
         return all(map(_is_fixed, value))
     return isinstance(value, (*PLAIN, Enum, torch.Tensor)) or is_record(value)
@@ -315,8 +313,6 @@ def _pack_each(values: Iterable[Any], others: Set[Any], room: _Room) -> List[Any
 
 def unpacked(packed: Any, device: Any) -> Any:
     """Return a value that :func:`packed_or_not` copied, but for generators; tensors of a device go to ``device``."""
-    import torch
-
     if not isinstance(packed, tuple):
         return packed
     name, content, *more = packed
@@ -337,8 +333,9 @@ def unpacked(packed: Any, device: Any) -> Any:
     if name in _BUFFERS:
         content = content.numpy().tobytes()
         return array(more[0], content) if name == "array" else _BUFFERS[name](content)
-    if name == "ndarray":
-        return content.numpy().copy()
+    if name in ("ndarray", _SCALAR):
+        content = content.numpy().copy()
+        return content if name == "ndarray" else content[()]
     if name == "deque":
         return deque((unpacked(each, device) for each in content), more[0])
     if name in _SEQUENCES:
@@ -354,8 +351,6 @@ def equal_tensors(one: Any, other: Any) -> bool:
     Raises:
         Exception: What torch raises for a type that it cannot compare.
     """
-    import torch
-
     # torch.equal() takes no sparse tensor. Other layouts are unknown: jagged ones that are equal have unequal shapes.
     parts = () if one.layout is torch.strided else _SPARSE[str(one.layout)]
     if (one.dtype, one.shape, one.layout) != (other.dtype, other.shape, other.layout):
@@ -370,8 +365,6 @@ def equal_tensors(one: Any, other: Any) -> bool:
 
 def is_same(one: Any, other: Any) -> bool:
     """Whether two copies, or states, are equal; what is not a number equals itself."""
-    import torch
-
     if type(one) is not type(other):
         return False
     if isinstance(one, NotSaved):

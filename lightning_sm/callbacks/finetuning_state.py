@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Set
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.checkpoints import around_sharded_loads, optimizer_groups, restore_optimizer_groups
 from lightning_sm._lightning.legacy import strategy_of
-from lightning_sm._lightning.replaced_method import UndoList
+from lightning_sm._lightning.replaced_method import ReplacedMethod, UndoList
 from lightning_sm._lightning.strategies import strategy_kind
 from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of
 from lightning_sm._logging import log
@@ -99,7 +99,8 @@ class FinetuningStateMixin(Callback):
         if self._saved:
             self._restore(pl_module)
             for callback in self._finetuning:
-                callback.on_train_epoch_start = partial(_once, callback, self._saved["epoch"])
+                but_once = partial(_but_in, self._saved["epoch"])
+                self._undo.append(ReplacedMethod(callback, "on_train_epoch_start", but_once, once=True).undo)
         elif trainer.global_step > 0 and trainer.is_global_zero:
             names = ", ".join(sorted({type(callback).__name__ for callback in self._finetuning}))
             log.warning("Layers that %s had unfrozen are frozen again: the checkpoint does not hold which ones.", names)
@@ -172,11 +173,10 @@ def _wrap_again(strategy: Any, pl_module: Any) -> str:
     return "Gradients of the newly unfrozen layers are averaged over all processes."
 
 
-def _once(callback: Any, epoch: int, trainer: Trainer, pl_module: Any, *more: Any) -> None:
+def _but_in(epoch: int, hook: Callable[..., Any], trainer: Trainer, *more: Any) -> None:
     """Skip the hook for the epoch of the checkpoint, whose learning rates had already been changed."""
-    vars(callback).pop("on_train_epoch_start", None)
     if trainer.current_epoch != epoch:
-        callback.on_train_epoch_start(trainer, pl_module, *more)
+        hook(trainer, *more)
 
 
 def _callback_states(path: str, *, weights_only: bool) -> Dict[Any, Any]:

@@ -19,11 +19,11 @@ from tests.helpers.setups import SETUPS as LIBRARY
 __all__ = ["LIBRARY", "continue_from", "outcome", "saves_of", "train_fit", "train_keeping_all"]
 
 
-def train_fit(name, size, directory, seed=7, save_every=0.01, resumed=False, ckpt_path=None, **more):
-    """Train a set-up in a directory of saves, and return its trainer."""
+def train_fit(setup, size, directory, seed=7, save_every=0.01, resumed=False, ckpt_path=None, **more):
+    """Train a set-up, or one of the library by its name, in a directory of saves, and return its trainer."""
     forget_fits()
     pl.seed_everything(seed)
-    made = LIBRARY[name](pl, size)
+    made = LIBRARY.get(setup, setup)(pl, size)
     arguments = {"max_epochs": size.epochs, **ranks(), **made.arguments, **more}
     resume = callback_class(NAMESPACE, "AutoResume")(str(directory), save_every=save_every)
     trainer = pl.Trainer(
@@ -42,10 +42,10 @@ def train_fit(name, size, directory, seed=7, save_every=0.01, resumed=False, ckp
     return trainer
 
 
-def train_keeping_all(name, size, directory, **more):
+def train_keeping_all(setup, size, directory, **more):
     """The same, with all saves kept."""
     with mock.patch("lightning_sm._resume.series.Series.remove_but"):
-        return train_fit(name, size, directory, **more)
+        return train_fit(setup, size, directory, **more)
 
 
 def saves_of(directory, fit="0"):
@@ -54,7 +54,7 @@ def saves_of(directory, fit="0"):
     return sorted(records, key=lambda record: record["number"])
 
 
-def continue_from(record, directory, copy, name, size, save_every=600.0, **more):
+def continue_from(record, directory, copy, setup, size, save_every=600.0, **more):
     """Continue a fit from one of its saves, in a directory that has no other, and return the trainer."""
     if os.environ.get("RANK", "0") == "0":
         (series,) = Path(directory).glob("*/fit-0")
@@ -66,7 +66,7 @@ def continue_from(record, directory, copy, name, size, save_every=600.0, **more)
     if dist.is_initialized():
         dist.barrier()
     with mock.patch("lightning_sm._resume.series.Series.remove_but"):
-        return train_fit(name, size, copy, resumed=True, save_every=save_every, **more)
+        return train_fit(setup, size, copy, resumed=True, save_every=save_every, **more)
 
 
 def outcome(trainer):

@@ -54,24 +54,20 @@ def test_the_models_own_namespace_wins(there, module, chosen):
 @pytest.mark.parametrize(
     ("known", "chosen"),
     [
-        (types.ModuleType("pytorch_lightning"), CLASSIC),
-        (types.ModuleType("pytorch_lightning.callbacks"), CLASSIC),
-        (type("Trainer", (), {"__module__": "pytorch_lightning.trainer.trainer"}), CLASSIC),
-        (types.ModuleType("lightning"), UNIFIED),
-        (types.ModuleType("lightning_sm"), UNIFIED),
+        ([types.ModuleType("pytorch_lightning")], CLASSIC),
+        ([types.ModuleType("pytorch_lightning.callbacks")], CLASSIC),
+        ([type("Trainer", (), {"__module__": "pytorch_lightning.trainer.trainer"})], CLASSIC),
+        ([types.ModuleType("lightning")], UNIFIED),
+        ([types.ModuleType("lightning_sm")], UNIFIED),
+        ([types.ModuleType("pytorch_lightning"), types.ModuleType("lightning.pytorch")], UNIFIED),
     ],
     ids=str,
 )
-def test_of_two_that_are_loaded_the_programs_own_wins(there, monkeypatch, known, chosen):
+def test_of_two_that_are_loaded_the_programs_own_wins_and_of_both_the_preferred_one(there, monkeypatch, known, chosen):
     """A library has imported the other one."""
-    monkeypatch.setattr(sys.modules["__main__"], "known_by_the_program", known, raising=False)
+    for index, each in enumerate(known):
+        monkeypatch.setattr(sys.modules["__main__"], f"known_by_the_program_{index}", each, raising=False)
     assert choose_namespace().name == chosen
-
-
-def test_a_program_with_both_uses_the_preferred_one(there, monkeypatch):
-    for each in ("lightning.pytorch", "pytorch_lightning"):
-        monkeypatch.setattr(sys.modules["__main__"], each.replace(".", "_"), types.ModuleType(each), raising=False)
-    assert choose_namespace().name == UNIFIED
 
 
 def test_no_lightning_at_all(there):

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from lightning_sm._resume.attributes import MADE, Attributes, with_large
 from tests.helpers.interrupted import NAMESPACE, pl
-from tests.helpers.series import LIBRARY, saves_of, train_fit
+from tests.helpers.series import saves_of, train_fit
 from tests.helpers.setups import Setup, Size
 from tests.helpers.setups.core import net, shuffled
 from tests.resume.test_setups import differences, few
@@ -99,7 +99,7 @@ VALUES = [
     [{"loss": 0.25}, {"loss": 0.5}], Stage.MAIN, 1 + 2j, b"ab", bytearray(b"ab"), array("d", [0.5]), Point(1, [2]),
     Progress(3, (Progress(4, "a"), Stage.MAIN)), torch.Size([2, 3]), torch.float16, torch.device("cpu"),
     torch.arange(3), torch.ones(2, dtype=torch.bfloat16), EMPTY, TRACED * 2, TRACED,
-    numpy.eye(2), numpy.arange(3)[::2], numpy.float32(0.5), numpy.array(2),
+    numpy.eye(2), numpy.arange(3)[::2], numpy.float32(0.1), numpy.bool_(True), numpy.array(2),
 ]  # fmt: skip
 
 
@@ -113,8 +113,9 @@ def test_values_and_their_types(value):
     if isinstance(value, torch.Tensor):
         assert torch.equal(found, value)
         assert (found.dtype, found.requires_grad) == (value.dtype, value is TRACED)
-    elif isinstance(value, (numpy.ndarray, numpy.number)):
+    elif isinstance(value, (numpy.ndarray, numpy.generic)):
         assert numpy.array_equal(found, value)
+        assert (found.dtype, type(found)) == (value.dtype, type(value))
     else:
         assert (found, type(found)) == (value, type(value))
     assert getattr(found, "maxlen", None) == getattr(value, "maxlen", None)
@@ -166,6 +167,7 @@ def list_of_itself():
         lambda model: list_of_itself(),
         lambda model: defaultdict(lambda: 0),
         lambda model: numpy.array(["a", None]),
+        lambda model: numpy.ones(2, numpy.longdouble),
         lambda model: torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.long), torch.ones(1)),
     ],
     ids=[
@@ -178,6 +180,7 @@ def list_of_itself():
         "a list of itself",
         "a function",
         "objects",
+        "numbers that torch has not",
         "a sparse tensor",
     ],
 )
@@ -308,13 +311,13 @@ class Reads(Data):
     """Keeps what it has read of one file (matgl), by a number that tells which; draws and orders by attributes, too."""
 
     def __init__(self):
-        self.number, self.is_open, self.part = -1, False, None
+        self.number, self.is_open, self.part = numpy.int64(-1), False, None
         self.order, self.generator = [0, 1], torch.Generator().manual_seed(3)
 
 
 def test_a_data_set_reads_again_what_it_had_made_on_demand():
     def train():
-        data.number, data.is_open, data.part, data.order = 2, True, [object()], [1, 0]
+        data.number, data.is_open, data.part, data.order = numpy.int64(2), True, [object()], [1, 0]
         torch.rand(1, generator=data.generator)
 
     data, again = Reads(), Reads()
@@ -523,11 +526,19 @@ def test_what_is_not_a_number_has_not_changed():
     assert saved_of(lambda owner: None, model) == {}
 
 
-def test_a_member_that_an_enumeration_no_longer_has_is_told(lines, monkeypatch):
-    saved = saved_of(lambda owner: setattr(owner, "stage", Stage.MAIN))
-    monkeypatch.setattr(f"{__name__}.Stage", Enum("Stage", "OTHER"))
+@pytest.mark.parametrize(
+    ("value", "new_class", "why"),
+    [
+        (Stage.MAIN, Enum("Stage", "OTHER"), "'MAIN'"),
+        (Point(1, 2), NamedTuple("Point", [("y", int)]), "its class has changed"),
+    ],
+    ids=["enumeration", "record"],
+)
+def test_a_value_whose_class_has_changed_is_told(lines, monkeypatch, value, new_class, why):
+    saved = saved_of(lambda owner: setattr(owner, "value", value))
+    monkeypatch.setattr(f"{__name__}.{type(value).__name__}", new_class)
     assert restored(saved) == {}
-    assert lines == ["Not restored: the attribute stage of a Model ('MAIN')"]
+    assert lines == [f"Not restored: the attribute value of a Model ({why})"]
 
 
 def test_a_data_sets_other_transform_is_told(lines):
@@ -615,13 +626,6 @@ def test_a_record_that_others_share_is_replaced():
         each.progress = shared
     restored(saved_of(lambda model: setattr(model, "progress", Progress(3, torch.ones(2))), models[0]), models[1])
     assert (models[1].progress.step, models[1].progress.more.tolist(), shared.step) == (3, [1.0, 1.0], 0)
-
-
-def test_a_record_of_another_shape_is_told(lines, monkeypatch):
-    saved = saved_of(lambda model: setattr(model, "point", Point(1, 2)))
-    monkeypatch.setattr(f"{__name__}.Point", NamedTuple("Point", [("y", int)]))
-    restored(saved)
-    assert lines == ["Not restored: the attribute point of a Model (its class has changed)"]
 
 
 def counting():
@@ -776,38 +780,31 @@ def test_a_search_within_the_training_is_no_start_of_it(tmp_path, monkeypatch):
 
         return Setup(Searching(), None, None, {"callbacks": [AtEpochOne(num_training_steps=2)]})
 
-    monkeypatch.setitem(LIBRARY, "searching", searching)
-    train_fit("searching", Size(epochs=2, batches=4), tmp_path, enable_checkpointing=False)
+    train_fit(searching, Size(epochs=2, batches=4), tmp_path, enable_checkpointing=False)
     last = torch.load(next(tmp_path.glob("*/fit-0/" + saves_of(tmp_path)[-1]["name"])))
     assert last["lightning_sm"]["ranks"][0]["attributes"]["model"] == {"first": 1}
 
 
-def test_layers_that_get_their_weights_with_the_first_batch(tmp_path, monkeypatch):
+def lazy(pl, size):
+    model = net(pl)()
+    model.layers = torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(1))
+    return Setup(model, shuffled(size))
+
+
+def late(pl, size):
+    class Late(net(pl)):
+        def configure_optimizers(self):
+            self.last = torch.nn.Linear(1, 1)
+            return torch.optim.Adam(self.parameters(), lr=0.01)
+
+        def loss(self, batch):
+            inputs, targets = batch
+            return torch.nn.functional.mse_loss(self.last(self.layers(inputs)), targets)
+
+    return Setup(Late(), shuffled(size))
+
+
+@pytest.mark.parametrize("setup", [lazy, late])
+def test_layers_that_the_first_batch_or_configure_optimizers_makes(tmp_path, monkeypatch, setup):
     monkeypatch.chdir(tmp_path)
-
-    def lazy(pl, size):
-        model = net(pl)()
-        model.layers = torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(1))
-        return Setup(model, shuffled(size))
-
-    monkeypatch.setitem(LIBRARY, "lazy", lazy)
-    assert differences("lazy", tmp_path, few) == {}
-
-
-def test_layers_that_configure_optimizers_makes(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def late(pl, size):
-        class Late(net(pl)):
-            def configure_optimizers(self):
-                self.last = torch.nn.Linear(1, 1)
-                return torch.optim.Adam(self.parameters(), lr=0.01)
-
-            def loss(self, batch):
-                inputs, targets = batch
-                return torch.nn.functional.mse_loss(self.last(self.layers(inputs)), targets)
-
-        return Setup(Late(), shuffled(size))
-
-    monkeypatch.setitem(LIBRARY, "late", late)
-    assert differences("late", tmp_path, few) == {}
+    assert differences(setup, tmp_path, few) == {}

@@ -142,7 +142,7 @@ def test_saves_of_continued_fits_are_as_good_as_those_of_the_first(tmp_path, nam
     assert restarts >= 3
 
 
-# --- data of other kinds, added to the library
+# --- data of other kinds
 
 
 def leaves_epochs(pl, size):
@@ -257,8 +257,8 @@ TOO_LARGE = f"Not restored: {HELD} in sampler.order, which takes more than 16 Mi
 @pytest.mark.parametrize(
     ("setup", "words", "is_told"),
     [
-        pytest.param(LIBRARY["reloaded_loaders"], ANEW, True, id="loaders that are made anew"),
-        pytest.param(LIBRARY["plain"], ANEW, False, id="loaders that are not"),
+        pytest.param("reloaded_loaders", ANEW, True, id="loaders that are made anew"),
+        pytest.param("plain", ANEW, False, id="loaders that are not"),
         pytest.param(shuffled_in_place(lambda: numpy.arange(2_200_000)), TOO_LARGE, True, id="a large array"),
         pytest.param(
             shuffled_in_place(lambda: [f"{each:0700}" for each in range(30_000)]), TOO_LARGE, True, id="texts"
@@ -270,11 +270,10 @@ TOO_LARGE = f"Not restored: {HELD} in sampler.order, which takes more than 16 Mi
         pytest.param(with_loader(lambda size: Generated(size.batches)), READ_AGAIN, True, id="a generator"),
     ],
 )
-def test_a_line_tells_of_what_is_not_restored_and_of_nothing_else(tmp_path, caplog, monkeypatch, setup, words, is_told):
-    monkeypatch.setitem(LIBRARY, "other", setup)
+def test_a_line_tells_of_what_is_not_restored_and_of_nothing_else(tmp_path, caplog, setup, words, is_told):
     size = Size(epochs=2, batches=2)
-    train_keeping_all("other", size, tmp_path / "0")
-    continue_from(saves_of(tmp_path / "0")[-2], tmp_path / "0", tmp_path / "1", "other", size)
+    train_keeping_all(setup, size, tmp_path / "0")
+    continue_from(saves_of(tmp_path / "0")[-2], tmp_path / "0", tmp_path / "1", setup, size)
     assert "Resuming within an epoch" in caplog.text
     assert (words in caplog.text) is is_told
 
@@ -403,6 +402,15 @@ class Endless(DataLoader):
         return (next(self.iterator) for _ in range(len(self)))
 
 
+def asks_for_batches(pl, size):
+    class Net(net(pl)):
+        def training_step(self, dataloader_iter):
+            batch, index, _ = next(dataloader_iter)
+            return self.loss(batch) * (1 + index / 10)
+
+    return Setup(Net(), DataLoader(Stream(size.samples), batch_size=BATCH_SIZE), in_order())
+
+
 class Again:
     def __init__(self, sampler):
         self.sampler = sampler
@@ -419,6 +427,7 @@ BEGIN_AGAIN = {
 }
 OTHERS = {
     KEPT: with_loader(lambda size: Endless(Numbers(size.samples), batch_size=BATCH_SIZE)),
+    "a stream that the step asks for batches": asks_for_batches,
     "a stream that is told of epochs": told_stream_with_workers,
     "an iterator of its own": with_loader(lambda size: DataLoader(OwnIterator(size.samples), BATCH_SIZE)),
     "a state, lazily": with_loader(lambda size: LazyWithState(Numbers(size.samples), BATCH_SIZE)),
@@ -454,10 +463,9 @@ FAST = {KEPT, STATEFUL}
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind in FAST else pytest.mark.full) for kind in OTHERS]
 )
-def test_data_of_other_kinds(tmp_path, monkeypatch, caplog, kind):
+def test_data_of_other_kinds(tmp_path, caplog, kind):
     """Where shorter loaders begin again, Lightning fetches a batch ahead, with which one of them may do so."""
-    monkeypatch.setitem(LIBRARY, "other", OTHERS[kind])
-    assert differences("other", tmp_path, list if kind in BEGIN_AGAIN else chosen) == {}
+    assert differences(OTHERS[kind], tmp_path, list if kind in BEGIN_AGAIN else chosen) == {}
     begins_again = "the order of Numbers, whose loader keeps an iterator of its own: it begins again"
     assert (begins_again in caplog.text) is (kind == KEPT)
 
@@ -530,3 +538,11 @@ def test_other_data_begins_the_epoch_again_and_says_so(lines, tmp_path):
     assert (again.current_epoch, again.global_step) == (3, 8 + 2 * 4)
     changes = "but the number of batches was [6] and is [4]."
     assert f"Restarting epoch 1: the checkpoint is from epoch 1 after 2 batches, {changes}" in lines
+
+
+@pytest.mark.full
+def test_a_stream_that_has_become_shorter_than_what_was_trained_ends_its_epoch(tmp_path):
+    train_keeping_all("stream", Size(epochs=2, batches=6), tmp_path / "whole")
+    save = next(save for save in saves_of(tmp_path / "whole") if save["step"] == 4)
+    again = continue_from(save, tmp_path / "whole", tmp_path / "again", "stream", Size(epochs=2, batches=2))
+    assert (again.current_epoch, again.global_step) == (2, 4 + 2)

@@ -13,7 +13,6 @@ import torch
 import lightning_sm
 from lightning_sm.callbacks import callback_class
 from tests.helpers import processes
-from tests.helpers.series import LIBRARY
 from tests.helpers.setups import Setup, in_order, shuffled
 from tests.helpers.tiny import loader
 from tests.resume.job import NAMESPACE, Job, pl
@@ -48,12 +47,11 @@ def state():
 
 
 @pytest.mark.parametrize("filtered", [True, False])
-def test_unfrozen_layers_are_so_after_a_resume(tmp_path, monkeypatch, filtered):
+def test_unfrozen_layers_are_so_after_a_resume(tmp_path, filtered):
     def setup(pl, size):
         return Setup(Model(filtered), shuffled(size), in_order(), {"callbacks": [finetuning()]})
 
-    monkeypatch.setitem(LIBRARY, "backbone", setup)
-    assert differences("backbone", tmp_path, few) == {}
+    assert differences(setup, tmp_path, few) == {}
 
 
 def test_a_checkpoint_without_the_state_is_told(tmp_path):

@@ -32,13 +32,13 @@ def chosen(saves):
     return {save["number"]: save for save in picked}.values()
 
 
-def differences(name, folder, choose):
+def differences(setup, folder, choose):
     """For each save that was chosen: what differs from the run that made it, where something does."""
-    whole = train_keeping_all(name, SIZE, folder / "whole")
+    whole = train_keeping_all(setup, SIZE, folder / "whole")
     expected, lines = outcome(whole), whole.logger.lines
     found = {}
     for save in choose(saves_of(folder / "whole")):
-        again = continue_from(save, folder / "whole", folder / str(save["number"]), name, SIZE)
+        again = continue_from(save, folder / "whole", folder / str(save["number"]), setup, SIZE)
         result, logged = outcome(again), again.logger.lines
         result["lines"], expected["lines"] = logged, lines[len(lines) - len(logged) :]
         different = [key for key, value in expected.items() if result[key] != value]
