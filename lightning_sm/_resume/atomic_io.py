@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pickle import PicklingError
 from queue import LifoQueue
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
 
 from lightning_sm._atomic_file import partial_path, remove_on_error, remove_stale, replace_atomically
 from lightning_sm._lightning import Namespace, namespaced_class
@@ -63,7 +63,6 @@ class AtomicCheckpointIOMixin(_Base):
     def __init__(self, inner: Any) -> None:
         super().__init__()
         self.inner = inner
-        self._cleaned: Set[str] = set()
         self._thread: Optional[ThreadPoolExecutor] = None
         self._error: Optional[BaseException] = None
         self._last: Optional[Future[None]] = None
@@ -196,9 +195,7 @@ class AtomicCheckpointIOMixin(_Base):
         hidden = partial_path(os.path.join(directory, name), save_id)
         with _checkpoint_errors(target), remove_on_error(hidden):
             os.makedirs(directory, exist_ok=True)
-            if directory not in self._cleaned:
-                self._cleaned.add(directory)
-                remove_stale(directory, save_id)
+            remove_stale(directory, save_id)
             checkpoint_io = self._io_for(target, is_own=record is not None)
             if self._is_lightnings(checkpoint_io, options):
                 _write_file(checkpoint_io, checkpoint, hidden)

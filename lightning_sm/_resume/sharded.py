@@ -14,7 +14,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from shutil import copytree, disk_usage
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from lightning_sm._atomic_file import (
     flush,
@@ -104,7 +104,6 @@ class ShardedWriter:
         self._target = ""
         self._pending: Optional[Future[None]] = None
         self._removals: List[str] = []
-        self._cleaned: Set[str] = set()
         #: How many seconds the slowest save in a thread has taken.
         self.slowest = 0.0
 
@@ -220,10 +219,7 @@ class ShardedWriter:
         def create() -> None:
             if trainer.local_rank == 0:
                 os.makedirs(path, exist_ok=True)
-                parent = os.path.dirname(path)
-                if parent not in self._cleaned:
-                    self._cleaned.add(parent)
-                    remove_stale(parent, record.save_id)
+                remove_stale(os.path.dirname(path), record.save_id)
             if trainer.is_global_zero:
                 with open(marker, "wb"):
                     pass
