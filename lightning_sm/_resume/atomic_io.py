@@ -24,7 +24,7 @@ from lightning_sm._logging import log
 from lightning_sm._resume.record import CheckpointRecord, SavedFile
 from lightning_sm._resume.series import complete_record, saved_record
 from lightning_sm._resume.snapshot import Snapshot
-from lightning_sm._resume.storage import Storage, is_remote, storage_error
+from lightning_sm._resume.storage import Storage, absolute_path, is_remote, storage_error
 from lightning_sm.errors import CheckpointError, LightningSMError
 
 __all__ = ["AtomicCheckpointIOMixin", "atomic_checkpoint_io"]
@@ -110,7 +110,7 @@ class AtomicCheckpointIOMixin(_Base):
 
     def is_pending(self, path: Any) -> bool:
         """Whether a save to ``path`` has not completed yet."""
-        return os.fspath(path) in self._pending
+        return absolute_path(path) in self._pending
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
         """Save ``checkpoint`` to ``path``, or a copy of it as it is now.
@@ -118,7 +118,7 @@ class AtomicCheckpointIOMixin(_Base):
         Raises:
             CheckpointError: The file could not be written. The previous file is unchanged.
         """
-        target = os.fspath(path)
+        target = absolute_path(path)
         if self._thread is not None:
             snapshot = self._snapshots.get()
             try:
@@ -145,7 +145,7 @@ class AtomicCheckpointIOMixin(_Base):
         if self._last is None or (self._last.done() and self._error is None):
             self._remove(path)
         else:
-            self._queue(partial(self._remove, path))
+            self._queue(partial(self._remove, absolute_path(path)))
 
     def teardown(self) -> None:
         """Finish, and tear down the inner ``CheckpointIO``; before Lightning 1.6 it has no ``teardown``."""
@@ -190,9 +190,9 @@ class AtomicCheckpointIOMixin(_Base):
         if is_remote(target):
             self._save_remote(checkpoint, target, options, record)
             return
-        directory, name = os.path.split(os.path.abspath(target))
+        directory, name = os.path.split(target)
         save_id = secrets.token_hex(8)
-        hidden = partial_path(os.path.join(directory, name), save_id)
+        hidden = partial_path(target, save_id)
         with _checkpoint_errors(target), remove_on_error(hidden):
             os.makedirs(directory, exist_ok=True)
             remove_stale(directory, save_id)

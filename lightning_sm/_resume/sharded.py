@@ -46,7 +46,7 @@ from lightning_sm._resume.ranks import agree_on_error, partition_by_size, raise_
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, SavedFile
 from lightning_sm._resume.series import complete_record, remove_from, saved_record
 from lightning_sm._resume.snapshot import Snapshot
-from lightning_sm._resume.storage import Storage, is_remote, storage_error
+from lightning_sm._resume.storage import Storage, absolute_path, is_remote, storage_error
 from lightning_sm._resume.transfers import own_checkpoint_io
 from lightning_sm.errors import CheckpointError
 
@@ -138,7 +138,7 @@ class ShardedWriter:
 
     def is_pending(self, path: Any) -> bool:
         """Whether a save to ``path`` has not completed yet on this rank."""
-        return self._pending is not None and self._target == os.path.abspath(path) and not self._pending.done()
+        return self._pending is not None and self._target == absolute_path(path) and not self._pending.done()
 
     def save(self, write: Callable[[Any, Any], Any], checkpoint: Any, filepath: Any) -> None:
         """Save a checkpoint.
@@ -151,9 +151,8 @@ class ShardedWriter:
         Raises:
             CheckpointError: A rank could not write. The older checkpoint is unchanged on every host.
         """
-        given = os.fspath(filepath)
         self._finish_pending()
-        target = broadcast(self.trainer, given if is_remote(given) else os.path.abspath(given))
+        target = broadcast(self.trainer, absolute_path(filepath))
         record = broadcast(self.trainer, saved_record(checkpoint) or self._new_record(target))
         write_to = partial(write, checkpoint)
         if is_remote(target):
