@@ -180,7 +180,7 @@ def _folder_record(directory: str, name: str) -> Optional[CheckpointRecord]:
     path = f"{name}/{MANIFEST}"
     try:
         content = Storage(directory).read(path)
-        record = CheckpointRecord.parse(content, MANIFEST)
+        record = CheckpointRecord.parse(content)
     except FileNotFoundError:
         return None
     except CorruptedError as error:
@@ -267,7 +267,7 @@ def fetch_missing_shards(trainer: Trainer, directory: str, files: Sequence[Saved
     Raises:
         CheckpointError: A host cannot write what it lacks.
     """
-    hosts = gather_objects(trainer, int(strategy_of(trainer).node_rank) if trainer.world_size > 1 else 0)
+    hosts = gather_objects(trainer, trainer.node_rank)
     host = hosts[trainer.global_rank]
     ranks = [rank for rank, of in enumerate(hosts) if of == host]
     mine = partition_by_size(files, ranks.index(trainer.global_rank), len(ranks))
