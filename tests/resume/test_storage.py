@@ -39,7 +39,7 @@ def storage(kind, tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def other_endpoints_are_forgotten(monkeypatch):
+def other_endpoints_are_forgotten():
     yield
     forget_systems()
 
