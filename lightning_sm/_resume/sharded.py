@@ -216,8 +216,7 @@ class ShardedWriter:
                 os.makedirs(path, exist_ok=True)
                 remove_stale(os.path.dirname(path), record.save_id)
             if trainer.is_global_zero:
-                with open(marker, "wb"):
-                    pass
+                open(marker, "wb").close()
 
         with remove_on_error(path):
             self._on_all_ranks(target, create)
@@ -336,13 +335,9 @@ class ShardedWriter:
             try:
                 self._on_all_ranks(target, copy, ranks)
             finally:
-                self._remove_stage(memory)
+                remove(memory.path)
 
         return write_copy
-
-    def _remove_stage(self, stage: _Stage) -> None:
-        if self.trainer.local_rank == 0:
-            remove(stage.path)
 
     def _has_memory(self, target: str, folder: str) -> bool:
         """Whether each host has room for what its ranks save: in a folder in memory, or in memory without one."""
@@ -390,7 +385,7 @@ class ShardedWriter:
             self._on_all_ranks(url, partial(upload, [MANIFEST] if is_main else ()))
             self._on_all_ranks(url, lambda: _write_record(url, record) if is_main else None)
         finally:
-            self._remove_stage(stage)
+            remove(stage.path)
 
 
 def _write_record(target: str, record: CheckpointRecord) -> None:
@@ -407,10 +402,7 @@ def _problem_of(target: str) -> str:
 
 def _write_manifest(stage: _Stage, record: CheckpointRecord) -> None:
     if stage.leads:
-        path = os.path.join(stage.path, MANIFEST)
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(asdict(record), file, indent=1)
-        flush(path)
+        Storage(stage.path).write(MANIFEST, json.dumps(asdict(record), indent=1).encode())
         for folder, _, _ in os.walk(stage.path):
             flush(folder)
 
