@@ -47,6 +47,11 @@ class SavedFile:
     crc32: Optional[int] = None
 
     @classmethod
+    def of(cls, name: str, content: bytes) -> "SavedFile":
+        """Return a file with this content."""
+        return cls(name, len(content), zlib.crc32(content))
+
+    @classmethod
     def read(cls, directory: str, name: str) -> "SavedFile":
         """Return what a file is now.
 

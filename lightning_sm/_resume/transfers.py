@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import tempfile
-import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Dict, Iterator, Optional, Sequence, Set
@@ -187,7 +186,7 @@ def _folder_record(directory: str, name: str) -> Optional[CheckpointRecord]:
         problem = f"The checkpoint {directory}/{name} cannot be loaded: {error}."
         raise CheckpointError(problem, hint=_HINT) from error
     files = (replace(file, name=f"{name}/{file.name}") for file in record.files)
-    return replace(record, files=(*files, SavedFile(path, len(content), zlib.crc32(content))))
+    return replace(record, files=(*files, SavedFile.of(path, content)))
 
 
 def _remote_record(directory: str, name: str) -> CheckpointRecord:

@@ -2,7 +2,6 @@
 
 import io
 import textwrap
-import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -519,7 +518,7 @@ def _write_weights(series: Series, pl_module: Any) -> SavedFile:
     torch.save(pl_module.state_dict(), file)
     content = file.getvalue()
     series.storage.write(_WEIGHTS, content)
-    return SavedFile(_WEIGHTS, len(content), zlib.crc32(content))
+    return SavedFile.of(_WEIGHTS, content)
 
 
 @contextmanager
