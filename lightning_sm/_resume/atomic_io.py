@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
 from lightning_sm._atomic_file import partial_path, remove_on_error, remove_stale, replace_atomically
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._logging import log
+from lightning_sm._resume.ranks import ROOM_HINT
 from lightning_sm._resume.record import CheckpointRecord, SavedFile
 from lightning_sm._resume.series import complete_record, saved_record
 from lightning_sm._resume.snapshot import Snapshot
@@ -269,7 +270,7 @@ def _checkpoint_errors(path: str) -> Iterator[None]:
     except (OSError, RuntimeError) as error:  # torch raises RuntimeError for a failed write
         raise CheckpointError(
             f"The checkpoint {path} could not be saved ({type(error).__name__}: {error}). An older one is unchanged.",
-            hint="Check the free space on the disk and its mount: use a larger volume_size, or keep fewer checkpoints.",
+            hint=ROOM_HINT,
         ) from error
 
 
