@@ -16,15 +16,16 @@ from tests.helpers.s3 import FailingProxy
 @pytest.fixture(scope="module", params=["directory", "memory", pytest.param("s3", marks=pytest.mark.full)])
 def kind(request):
     """A kind of directory; its server is started before the test."""
-    return request.param, request.getfixturevalue("s3_of_module") if request.param == "s3" else None
+    if request.param == "s3":
+        request.getfixturevalue("s3_of_module")
+    return request.param
 
 
 @pytest.fixture
 def storage(kind, tmp_path):
-    name, _ = kind
     url = {"directory": str(tmp_path / "files"), "memory": f"memory://{tmp_path.name}/job/"}
-    yield Storage(url.get(name, f"s3://logs/{tmp_path.name}/"))
-    if name == "memory":
+    yield Storage(url.get(kind, f"s3://logs/{tmp_path.name}/"))
+    if kind == "memory":
         fsspec.filesystem("memory").rm(f"/{tmp_path.name}", recursive=True)
 
 
