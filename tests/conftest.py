@@ -201,6 +201,16 @@ def s3():
         yield server
 
 
+@pytest.fixture(scope="module")
+def s3_of_module():
+    """One for all tests of a module, of what reads and writes by s3fs."""
+    from tests.helpers.s3 import s3_server
+
+    pytest.importorskip("s3fs")
+    with s3_server() as server:
+        yield server
+
+
 @pytest.fixture
 def aws(s3, monkeypatch):
     """An empty account at that server, with the bucket ``bucket``; the value is a boto3 session."""

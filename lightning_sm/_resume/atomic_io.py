@@ -16,15 +16,16 @@ from dataclasses import replace
 from functools import partial
 from pickle import PicklingError
 from queue import LifoQueue
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
 
 from lightning_sm._atomic_file import partial_path, remove_on_error, remove_stale, replace_atomically
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._logging import log
+from lightning_sm._resume.ranks import ROOM_HINT
 from lightning_sm._resume.record import CheckpointRecord, SavedFile
 from lightning_sm._resume.series import complete_record, saved_record
 from lightning_sm._resume.snapshot import Snapshot
-from lightning_sm._resume.storage import Storage, is_remote, storage_error
+from lightning_sm._resume.storage import Storage, absolute_path, is_remote, storage_error
 from lightning_sm.errors import CheckpointError, LightningSMError
 
 __all__ = ["AtomicCheckpointIOMixin", "atomic_checkpoint_io"]
@@ -63,7 +64,6 @@ class AtomicCheckpointIOMixin(_Base):
     def __init__(self, inner: Any) -> None:
         super().__init__()
         self.inner = inner
-        self._cleaned: Set[str] = set()
         self._thread: Optional[ThreadPoolExecutor] = None
         self._error: Optional[BaseException] = None
         self._last: Optional[Future[None]] = None
@@ -111,7 +111,7 @@ class AtomicCheckpointIOMixin(_Base):
 
     def is_pending(self, path: Any) -> bool:
         """Whether a save to ``path`` has not completed yet."""
-        return os.fspath(path) in self._pending
+        return absolute_path(path) in self._pending
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
         """Save ``checkpoint`` to ``path``, or a copy of it as it is now.
@@ -119,7 +119,7 @@ class AtomicCheckpointIOMixin(_Base):
         Raises:
             CheckpointError: The file could not be written. The previous file is unchanged.
         """
-        target = os.fspath(path)
+        target = absolute_path(path)
         if self._thread is not None:
             snapshot = self._snapshots.get()
             try:
@@ -146,7 +146,7 @@ class AtomicCheckpointIOMixin(_Base):
         if self._last is None or (self._last.done() and self._error is None):
             self._remove(path)
         else:
-            self._queue(partial(self._remove, path))
+            self._queue(partial(self._remove, absolute_path(path)))
 
     def teardown(self) -> None:
         """Finish, and tear down the inner ``CheckpointIO``; before Lightning 1.6 it has no ``teardown``."""
@@ -191,14 +191,12 @@ class AtomicCheckpointIOMixin(_Base):
         if is_remote(target):
             self._save_remote(checkpoint, target, options, record)
             return
-        directory, name = os.path.split(os.path.abspath(target))
+        directory, name = os.path.split(target)
         save_id = secrets.token_hex(8)
-        hidden = partial_path(os.path.join(directory, name), save_id)
+        hidden = partial_path(target, save_id)
         with _checkpoint_errors(target), remove_on_error(hidden):
             os.makedirs(directory, exist_ok=True)
-            if directory not in self._cleaned:
-                self._cleaned.add(directory)
-                remove_stale(directory, save_id)
+            remove_stale(directory, save_id)
             checkpoint_io = self._io_for(target, is_own=record is not None)
             if self._is_lightnings(checkpoint_io, options):
                 _write_file(checkpoint_io, checkpoint, hidden)
@@ -272,7 +270,7 @@ def _checkpoint_errors(path: str) -> Iterator[None]:
     except (OSError, RuntimeError) as error:  # torch raises RuntimeError for a failed write
         raise CheckpointError(
             f"The checkpoint {path} could not be saved ({type(error).__name__}: {error}). An older one is unchanged.",
-            hint="Check the free space on the disk and its mount: use a larger volume_size, or keep fewer checkpoints.",
+            hint=ROOM_HINT,
         ) from error
 
 

@@ -76,6 +76,8 @@ class _Saves:
     def latest(self) -> Optional[str]:
         """The newest whole one."""
         _check_launched(self._fabric)
+        # A launcher may give each process other arguments, and its name to one host only.
+        self._identity = broadcast(self._fabric, self._identity)
         reads = self._fabric.local_rank == 0
         read = raise_on_all_ranks(self._fabric, self._directory, lambda: self._read() if reads else [])
         # Rank 0 alone writes the list; its host may be another one than before.

@@ -78,8 +78,7 @@ class ProgramIdentity:
     @property
     def series(self) -> str:
         """The name of the directory with this program's checkpoints."""
-        digest = hashlib.sha256(json.dumps(dict(self.settings), sort_keys=True).encode()).hexdigest()
-        return f"{self.program}-{digest[:6]}"
+        return f"{self.program}-{_short_digest(json.dumps(dict(self.settings), sort_keys=True))[:6]}"
 
     def is_same_job(self, other: "ProgramIdentity") -> bool:
         """Whether both are of the same job, as far as their names tell."""

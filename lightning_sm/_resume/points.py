@@ -7,8 +7,9 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce
 from lightning_sm._lightning.legacy import steps_taken
 from lightning_sm._lightning.restart import SavePoint, gathers_gradients, point_after_batch, resumes_within_epochs
-from lightning_sm._lightning.trainer import Trainer, callbacks_of
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._lightning.trainer_hooks import after_batches
+from lightning_sm._resume.fits import is_search_within
 
 __all__ = ["ask_at_epoch_start", "ask_at_save_points", "stop_asking"]
 
@@ -40,8 +41,7 @@ class _SavePoints:
             self._ask(SavePoint.EPOCH)
 
     def _after_batch(self) -> None:
-        # A search for a learning rate within the fit runs the loop with other callbacks.
-        if self._owner not in callbacks_of(self._trainer):
+        if is_search_within(self._trainer, self._owner):
             return
         steps = steps_taken(self._namespace, self._trainer)
         if steps == self._steps:

@@ -9,11 +9,19 @@ from lightning_sm._resume.record import SavedFile
 from lightning_sm._resume.storage import is_remote
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["agree_on_error", "on_main_rank", "partition_by_size", "raise_on_all_ranks", "removes_files"]
+__all__ = [
+    "ROOM_HINT",
+    "agree_on_error",
+    "on_main_rank",
+    "partition_by_size",
+    "raise_on_all_ranks",
+    "removes_files",
+]
 
 _Value = TypeVar("_Value")
 _UNREADABLE = "cannot be read ({})"
-_HINT = "Check the free space on the disk and its mount: use a larger volume_size, or keep fewer checkpoints."
+#: What to do about a save that failed.
+ROOM_HINT = "Check the free space on the disk and its mount: use a larger volume_size, or keep fewer checkpoints."
 
 
 def raise_on_all_ranks(trainer: Trainer, what: str, action: Callable[[], _Value], problem: str = _UNREADABLE) -> _Value:
@@ -68,7 +76,7 @@ def agree_on_error(trainer: Trainer, what: str, error: Optional[BaseException], 
         raise error  # type: ignore[misc]  # without an own one there is no error
     rank, (reason, hint, _) = failures[0]
     where = reason if "global_rank" in reason else f"global_rank {rank}: {reason}"
-    raise CheckpointError(f"{what} {problem.format(where)}.", hint=hint or _HINT) from error
+    raise CheckpointError(f"{what} {problem.format(where)}.", hint=hint or ROOM_HINT) from error
 
 
 def removes_files(trainer: Trainer, directory: str) -> bool:

@@ -47,6 +47,11 @@ class SavedFile:
     crc32: Optional[int] = None
 
     @classmethod
+    def of(cls, name: str, content: bytes) -> "SavedFile":
+        """Return a file with this content."""
+        return cls(name, len(content), zlib.crc32(content))
+
+    @classmethod
     def read(cls, directory: str, name: str) -> "SavedFile":
         """Return what a file is now.
 
@@ -139,8 +144,8 @@ class CheckpointRecord:
         return record
 
     @classmethod
-    def parse(cls, content: bytes, name: str) -> "CheckpointRecord":
-        """Return the record that a file of this name holds.
+    def parse(cls, content: bytes) -> "CheckpointRecord":
+        """Return the record that the file in a folder of shards holds.
 
         Raises:
             CorruptedError: It holds none.
@@ -148,7 +153,7 @@ class CheckpointRecord:
         try:
             return cls.from_json(json.loads(content))
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptedError(f"its {name} cannot be read ({type(error).__name__}: {error})") from error
+            raise CorruptedError(f"its {MANIFEST} cannot be read ({type(error).__name__}: {error})") from error
 
     def problem(self, directory: str) -> Optional[str]:
         """Why files in a directory are not the whole checkpoint, by sizes and CRC-32; ``None`` if they are."""
@@ -198,6 +203,6 @@ def read_manifest(folder: str) -> Optional[CheckpointRecord]:
     """
     try:
         with open(os.path.join(folder, MANIFEST), "rb") as file:
-            return CheckpointRecord.parse(file.read(), MANIFEST)
+            return CheckpointRecord.parse(file.read())
     except FileNotFoundError:
         return None

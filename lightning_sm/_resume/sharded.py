@@ -14,7 +14,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from shutil import copytree, disk_usage
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from lightning_sm._atomic_file import (
     flush,
@@ -46,7 +46,7 @@ from lightning_sm._resume.ranks import agree_on_error, partition_by_size, raise_
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, SavedFile
 from lightning_sm._resume.series import complete_record, remove_from, saved_record
 from lightning_sm._resume.snapshot import Snapshot
-from lightning_sm._resume.storage import Storage, is_remote, storage_error
+from lightning_sm._resume.storage import Storage, absolute_path, is_remote, storage_error
 from lightning_sm._resume.transfers import own_checkpoint_io
 from lightning_sm.errors import CheckpointError
 
@@ -104,7 +104,6 @@ class ShardedWriter:
         self._target = ""
         self._pending: Optional[Future[None]] = None
         self._removals: List[str] = []
-        self._cleaned: Set[str] = set()
         #: How many seconds the slowest save in a thread has taken.
         self.slowest = 0.0
 
@@ -139,7 +138,7 @@ class ShardedWriter:
 
     def is_pending(self, path: Any) -> bool:
         """Whether a save to ``path`` has not completed yet on this rank."""
-        return self._pending is not None and self._target == os.path.abspath(path) and not self._pending.done()
+        return self._pending is not None and self._target == absolute_path(path) and not self._pending.done()
 
     def save(self, write: Callable[[Any, Any], Any], checkpoint: Any, filepath: Any) -> None:
         """Save a checkpoint.
@@ -152,24 +151,21 @@ class ShardedWriter:
         Raises:
             CheckpointError: A rank could not write. The older checkpoint is unchanged on every host.
         """
-        given = os.fspath(filepath)
         self._finish_pending()
-        target = broadcast(self.trainer, given if is_remote(given) else os.path.abspath(given))
+        target = broadcast(self.trainer, absolute_path(filepath))
         record = broadcast(self.trainer, saved_record(checkpoint) or self._new_record(target))
+        write_to = partial(write, checkpoint)
         if is_remote(target):
-            self._save_remote(write, checkpoint, target, record)
+            self._save_remote(write_to, target, record)
             return
         stage = self._stage(target, record)
         with remove_on_error(stage.path):
-            write_copy = None
-            if self._is_active:
-                write_copy = self._copy_into_memory(write, checkpoint, target, record, stage)
+            write_copy = self._copy_into_memory(write_to, target, record, stage) if self._is_active else None
             if write_copy is not None:
                 self._complete_in_thread(target, record, stage, write_copy)
                 return
-            self._let_write(target, lambda: write(checkpoint, stage.path), self.trainer)
-            files = self._files_in(stage, target, self.trainer)
-            self._complete(target, record, stage, files, self.trainer)
+            self._let_write(target, partial(write_to, stage.path), self.trainer)
+            self._complete(target, record, stage, self.trainer)
 
     def remove(self, original: Callable[[Any], None], path: Any) -> None:
         """Remove a checkpoint on every host, after the pending save, such as that of its replacement.
@@ -190,10 +186,8 @@ class ShardedWriter:
     def _new_record(self, target: str) -> CheckpointRecord:
         return CheckpointRecord(
             name=os.path.basename(target),
-            number=0,
             step=int(self.trainer.global_step),
             epoch=int(self.trainer.current_epoch),
-            kind="",
             world_size=self.trainer.world_size,
             strategy=shards_of(self._strategy),
             save_id=os.urandom(8).hex(),
@@ -220,13 +214,9 @@ class ShardedWriter:
         def create() -> None:
             if trainer.local_rank == 0:
                 os.makedirs(path, exist_ok=True)
-                parent = os.path.dirname(path)
-                if parent not in self._cleaned:
-                    self._cleaned.add(parent)
-                    remove_stale(parent, record.save_id)
+                remove_stale(os.path.dirname(path), record.save_id)
             if trainer.is_global_zero:
-                with open(marker, "wb"):
-                    pass
+                open(marker, "wb").close()
 
         with remove_on_error(path):
             self._on_all_ranks(target, create)
@@ -268,9 +258,10 @@ class ShardedWriter:
                 )
         return tuple(files[name] for name in sorted(files)), [file.name for file in listed]
 
-    def _complete(self, target: str, record: CheckpointRecord, stage: _Stage, files: _Files, ranks: Any) -> None:
+    def _complete(self, target: str, record: CheckpointRecord, stage: _Stage, ranks: Any) -> None:
         """Write the record of what has been written to a folder, and rename the folder on every host."""
-        whole = replace(record, files=files[0])
+        files, _ = self._files_in(stage, target, ranks)
+        whole = replace(record, files=files)
 
         def rename() -> None:
             if stage.leads:
@@ -291,8 +282,7 @@ class ShardedWriter:
             started = time.monotonic()
             with remove_on_error(stage.path):
                 write_copy()
-                files = self._files_in(stage, target, ranks)
-                self._complete(target, record, stage, files, ranks)
+                self._complete(target, record, stage, ranks)
             self.slowest = max(self.slowest, time.monotonic() - started)
 
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lightning-sm-folders")
@@ -300,27 +290,28 @@ class ShardedWriter:
         thread.shutdown(wait=False)
 
     def _copy_into_memory(
-        self, write: Callable[[Any, Any], Any], checkpoint: Any, target: str, record: CheckpointRecord, stage: _Stage
+        self, write_to: Callable[[Any], Any], target: str, record: CheckpointRecord, stage: _Stage
     ) -> Optional[Callable[[], None]]:
         """Copy what is saved, and return what writes the copy to the folder, on the ranks of the thread.
 
         Return ``None``, and write a line to the log, where a host has no room for the copy.
         """
-        if strategy_kind(self._strategy) == "fsdp2" and has_dcp_storage(self._namespace):
-            return self._copy_shards(write, checkpoint, target, stage)
-        # The strategy writes files itself, or shards that are no DTensors.
-        return self._copy_files(write, checkpoint, target, record, stage)
+        # Other strategies write files themselves, or shards that are no DTensors.
+        are_tensors = strategy_kind(self._strategy) == "fsdp2" and has_dcp_storage(self._namespace)
+        if not self._has_memory(target, "" if are_tensors else MEMORY):
+            return None
+        return (
+            self._copy_shards(write_to, target, stage)
+            if are_tensors
+            else self._copy_files(write_to, target, record, stage)
+        )
 
-    def _copy_shards(
-        self, write: Callable[[Any, Any], Any], checkpoint: Any, target: str, stage: _Stage
-    ) -> Optional[Callable[[], None]]:
+    def _copy_shards(self, write_to: Callable[[Any], Any], target: str, stage: _Stage) -> Callable[[], None]:
         ranks = self._ranks
         assert ranks is not None
-        if not self._has_memory(target):
-            return None
         states: List[Any] = []
         with dcp_storage(self._namespace, lambda state: states.append(self._snapshot.take(state))):
-            self._let_write(target, lambda: write(checkpoint, stage.path), self.trainer)
+            self._let_write(target, partial(write_to, stage.path), self.trainer)
 
         def write_copy() -> None:
             for state in states:
@@ -329,14 +320,12 @@ class ShardedWriter:
         return write_copy
 
     def _copy_files(
-        self, write: Callable[[Any, Any], Any], checkpoint: Any, target: str, record: CheckpointRecord, stage: _Stage
-    ) -> Optional[Callable[[], None]]:
-        if not self._has_memory(target, MEMORY):
-            return None
+        self, write_to: Callable[[Any], Any], target: str, record: CheckpointRecord, stage: _Stage
+    ) -> Callable[[], None]:
         ranks, name = self._ranks, hashlib.sha256(os.path.dirname(target).encode()).hexdigest()[:16]
         memory = self._stage(target, record, os.path.join(MEMORY, f".lightning-sm-{name}"))
         with remove_on_error(memory.path):
-            self._let_write(target, lambda: write(checkpoint, memory.path), self.trainer)
+            self._let_write(target, partial(write_to, memory.path), self.trainer)
 
         def copy() -> None:
             if memory.leads:  # the kernel copies, without the GIL
@@ -346,16 +335,12 @@ class ShardedWriter:
             try:
                 self._on_all_ranks(target, copy, ranks)
             finally:
-                self._remove_stage(memory)
+                remove(memory.path)
 
         return write_copy
 
-    def _remove_stage(self, stage: _Stage) -> None:
-        if self.trainer.local_rank == 0:
-            remove(stage.path)
-
-    def _has_memory(self, target: str, folder: str = "") -> bool:
-        """Whether each host has room for what its ranks save, in memory of the processes or in a folder there."""
+    def _has_memory(self, target: str, folder: str) -> bool:
+        """Whether each host has room for what its ranks save: in a folder in memory, or in memory without one."""
         trainer = self.trainer
         sizes = gather_objects(trainer, (trainer.node_rank, state_bytes(trainer)))
         size = sum(size for host, size in sizes if host == trainer.node_rank)
@@ -365,9 +350,7 @@ class ShardedWriter:
             log.warning("Saving %s synchronously: %s", target, reason)
         return reason is None
 
-    def _save_remote(
-        self, write: Callable[[Any, Any], Any], checkpoint: Any, url: str, record: CheckpointRecord
-    ) -> None:
+    def _save_remote(self, write_to: Callable[[Any], Any], url: str, record: CheckpointRecord) -> None:
         """Write to a local folder, and upload its files; the record last, which makes the checkpoint whole.
 
         An older one of the same name is removed before, as late as possible: an upload that is interrupted between two
@@ -378,7 +361,7 @@ class ShardedWriter:
         stage = self._stage(url, record, os.path.join(tempfile.gettempdir(), ".lightning-sm-uploads"))
 
         def clear() -> None:
-            self._on_all_ranks(url, partial(Storage(directory).remove, name) if is_main else _nothing)
+            self._on_all_ranks(url, lambda: Storage(directory).remove(name) if is_main else None)
 
         def upload(names: Sequence[str]) -> None:
             for each in names:
@@ -392,7 +375,7 @@ class ShardedWriter:
                 clear()
                 shards = dcp_storage(self._namespace, lambda state: uploaded.extend(_send_dcp(connector, state, url)))
             with shards:
-                self._let_write(url, lambda: write(checkpoint, stage.path), self.trainer)
+                self._let_write(url, partial(write_to, stage.path), self.trainer)
             files, own = self._files_in(stage, url, self.trainer, uploaded)
             record = replace(record, files=files)
             self._on_all_ranks(url, lambda: _write_manifest(stage, record))
@@ -400,13 +383,9 @@ class ShardedWriter:
                 clear()
             self._on_all_ranks(url, partial(upload, own if stage.leads else ()))
             self._on_all_ranks(url, partial(upload, [MANIFEST] if is_main else ()))
-            self._on_all_ranks(url, partial(_write_record, url, record) if is_main else _nothing)
+            self._on_all_ranks(url, lambda: _write_record(url, record) if is_main else None)
         finally:
-            self._remove_stage(stage)
-
-
-def _nothing() -> None:
-    """What ranks do where another one acts."""
+            remove(stage.path)
 
 
 def _write_record(target: str, record: CheckpointRecord) -> None:
@@ -423,10 +402,7 @@ def _problem_of(target: str) -> str:
 
 def _write_manifest(stage: _Stage, record: CheckpointRecord) -> None:
     if stage.leads:
-        path = os.path.join(stage.path, MANIFEST)
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(asdict(record), file, indent=1)
-        flush(path)
+        Storage(stage.path).write(MANIFEST, json.dumps(asdict(record), indent=1).encode())
         for folder, _, _ in os.walk(stage.path):
             flush(folder)
 
@@ -456,8 +432,8 @@ def _keep_files_of_others(partial: str, target: str, files: Sequence[SavedFile])
                 os.link(old, own)
 
 
-def _lack_of_memory(size: int, folder: str = "") -> Optional[str]:
-    """Why so many bytes cannot be kept in memory, or in a folder in memory; ``None`` if they can."""
+def _lack_of_memory(size: int, folder: str) -> Optional[str]:
+    """Why so many bytes cannot be kept in a folder in memory, or in memory without one; ``None`` if they can."""
     where = folder or "the memory"
     try:
         with open("/proc/meminfo", encoding="ascii") as file:

@@ -17,7 +17,16 @@ from lightning_sm._atomic_file import remove_at_once, replace_atomically
 from lightning_sm._resume.record import MANIFEST, SavedFile
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["Storage", "check_url", "forget_systems", "is_remote", "is_s3", "real_path", "storage_error"]
+__all__ = [
+    "Storage",
+    "absolute_path",
+    "check_url",
+    "forget_systems",
+    "is_remote",
+    "is_s3",
+    "real_path",
+    "storage_error",
+]
 
 # fsspec takes *, ? and brackets for patterns: with them a removal would remove other objects, or none.
 _S3_URL = re.compile(r"s3://[A-Za-z0-9._-]{1,255}(/[^?#*\[\]]*)?")
@@ -33,6 +42,12 @@ def is_remote(path: Any) -> bool:
 def is_s3(path: Any) -> bool:
     """Whether a path is a URL of S3."""
     return is_remote(path) and os.fspath(path).startswith("s3://")
+
+
+def absolute_path(path: Any) -> str:
+    """A path that stays the same when the program changes its working directory, or a URL as it is."""
+    given: str = os.fspath(path)
+    return given if is_remote(given) else os.path.abspath(given)
 
 
 def real_path(path: str) -> str:

@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import tempfile
-import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Dict, Iterator, Optional, Sequence, Set
@@ -180,14 +179,14 @@ def _folder_record(directory: str, name: str) -> Optional[CheckpointRecord]:
     path = f"{name}/{MANIFEST}"
     try:
         content = Storage(directory).read(path)
-        record = CheckpointRecord.parse(content, MANIFEST)
+        record = CheckpointRecord.parse(content)
     except FileNotFoundError:
         return None
     except CorruptedError as error:
         problem = f"The checkpoint {directory}/{name} cannot be loaded: {error}."
         raise CheckpointError(problem, hint=_HINT) from error
     files = (replace(file, name=f"{name}/{file.name}") for file in record.files)
-    return replace(record, files=(*files, SavedFile(path, len(content), zlib.crc32(content))))
+    return replace(record, files=(*files, SavedFile.of(path, content)))
 
 
 def _remote_record(directory: str, name: str) -> CheckpointRecord:
@@ -207,7 +206,7 @@ def _download(directory: str, files: Sequence[SavedFile], folder: str) -> Option
     if problem is not None:
         return problem
     total = sum(file.size for file in files)
-    log.info("Downloading %s from %s (%.1f MB)", files[0].name.split("/")[0], directory, total / 1e6)
+    log.info("Downloading %s from %s (%.1f MB)", _checkpoint_name(files), directory, total / 1e6)
     try:
         os.makedirs(folder, exist_ok=True)
         if shutil.disk_usage(folder).free < total:
@@ -228,7 +227,7 @@ def _download(directory: str, files: Sequence[SavedFile], folder: str) -> Option
 
 def _remote_problem(directory: str, files: Sequence[SavedFile]) -> Optional[str]:
     """Why files at a URL are not there with their sizes; ``None`` if they are."""
-    there = {file.name: file.size for file in Storage(directory).files(_common_name(files))}
+    there = {file.name: file.size for file in Storage(directory).files(_checkpoint_name(files))}
     problems = [
         f"{file.name} is missing"
         if file.name not in there
@@ -243,10 +242,9 @@ def _summary(problem: str, number: int, total: int) -> str:
     return f"{number} of its {total} files cannot be used: {problem}" if total > 1 else problem
 
 
-def _common_name(files: Sequence[SavedFile]) -> str:
-    """The folder that all files are in; empty if they are not in one."""
-    names = {file.name.partition("/")[0] for file in files}
-    return names.pop() if len(names) == 1 else ""
+def _checkpoint_name(files: Sequence[SavedFile]) -> str:
+    """The name of the checkpoint that these are the files of: one file, or all in one folder."""
+    return files[0].name.partition("/")[0]
 
 
 def fetch_missing_shards(trainer: Trainer, directory: str, files: Sequence[SavedFile]) -> Optional[str]:
@@ -267,7 +265,7 @@ def fetch_missing_shards(trainer: Trainer, directory: str, files: Sequence[Saved
     Raises:
         CheckpointError: A host cannot write what it lacks.
     """
-    hosts = gather_objects(trainer, int(strategy_of(trainer).node_rank) if trainer.world_size > 1 else 0)
+    hosts = gather_objects(trainer, trainer.node_rank)
     host = hosts[trainer.global_rank]
     ranks = [rank for rank, of in enumerate(hosts) if of == host]
     mine = partition_by_size(files, ranks.index(trainer.global_rank), len(ranks))

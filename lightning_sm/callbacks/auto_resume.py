@@ -2,7 +2,6 @@
 
 import io
 import textwrap
-import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -148,7 +147,7 @@ class AutoResumeMixin(Callback):
         self.async_save = async_save
         self.places = places
         self.identity = ProgramIdentity.of(self._job) if identity is None else identity
-        #: What the current fit continues: the path of a save, or the given ``ckpt_path``; ``None`` from scratch.
+        #: What the fit continues, or continued: the path of a save, or the given ``ckpt_path``; ``None`` from scratch.
         self.resumed_from: Optional[str] = None
         self._undo = UndoList()
         self._files = LocalFiles()
@@ -158,7 +157,6 @@ class AutoResumeMixin(Callback):
         """Forget the previous fit."""
         self._undo.run()
         self._files.close()
-        self.resumed_from = None
         self._choice: Optional[Choice] = None
         self._model, self._fit = ModelIdentity(""), FitRecord()
         self._criteria: Mapping[str, Any] = {}
@@ -181,6 +179,7 @@ class AutoResumeMixin(Callback):
             around_load(trainer, partial(_loadable_here, trainer))
             return
         self._reset()
+        self.resumed_from = None
         forget_restore(trainer)
         check_callbacks(trainer, pl_module)
         self.background = install_saves(self.namespace, trainer, async_save=self.async_save)
@@ -503,9 +502,7 @@ class AutoResumeMixin(Callback):
         if stage == "fit":
             if self.places is not None:
                 self.places.link_checkpoints(removes=trainer.local_rank == 0)
-            resumed_from = self.resumed_from
             self._reset()
-            self.resumed_from = resumed_from
 
 
 def resume_of(trainer: Trainer) -> Optional[AutoResumeMixin]:
@@ -521,7 +518,7 @@ def _write_weights(series: Series, pl_module: Any) -> SavedFile:
     torch.save(pl_module.state_dict(), file)
     content = file.getvalue()
     series.storage.write(_WEIGHTS, content)
-    return SavedFile(_WEIGHTS, len(content), zlib.crc32(content))
+    return SavedFile.of(_WEIGHTS, content)
 
 
 @contextmanager

@@ -198,11 +198,6 @@ def _checkpoint_dir(present: Sequence[Any], context: RunContext) -> str:
     return url
 
 
-def _saves(arguments: Dict[str, Any]) -> bool:
-    """Whether the trainer is to save checkpoints at all."""
-    return arguments.get("enable_checkpointing") is not False and not arguments.get("barebones")
-
-
 @functools.lru_cache(maxsize=None)
 def _say_that_nothing_is_saved() -> None:
     log.warning(
@@ -218,17 +213,18 @@ def _auto_resume(
     """The callback that saves and resumes, and sends the checkpoints of the callbacks that are there to the job."""
     options, directory = context.options, _checkpoint_dir(present, context)
     seconds = duration_of_option("save_every", options.save_every)
-    if is_remote(directory) and _saves(arguments):
+    saves = arguments.get("enable_checkpointing") is not False and not arguments.get("barebones")
+    if is_remote(directory) and saves:
         check_url(directory)
         # In the main thread, as Lightning does: a thread that saves would make another one.
         Storage(directory).prepare()
-    elif _saves(arguments) and not arguments.get("fast_dev_run"):
+    elif saves and not arguments.get("fast_dev_run"):
         check_writable(directory, "checkpoint directory")
     # Without the parser's values, which may hold what cannot be pickled.
     given, chosen = Given(parts=context.given.parts), replace(options, checkpoint_dir=directory)
     places = CheckpointPlaces(replace(context, given=given, options=chosen))
     places.route(present)
-    if not _saves(arguments):
+    if not saves:
         if context.topology.is_rank_zero and not arguments.get("fast_dev_run"):
             _say_that_nothing_is_saved()
         return []

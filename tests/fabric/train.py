@@ -26,6 +26,9 @@ def read_arguments():
     parser.add_argument("--devices", type=int)
     parser.add_argument("--name", default="step-{}.ckpt")
     parser.add_argument("--fail", type=int)
+    # Some launchers add it to the arguments of each process.
+    parser.add_argument("--rank")
+    sys.argv.append(f"--rank={os.environ.get('RANK', 0)}")
     return parser.parse_args()
 
 

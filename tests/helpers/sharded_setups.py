@@ -73,7 +73,7 @@ def net(pl, optimizer=lambda module: torch.optim.Adam(module.parameters(), lr=0.
             shard(self, self.parts())
 
         def parts(self):
-            return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+            return [layer for layer in self.modules() if isinstance(layer, nn.Linear)]
 
         def loss(self, batch):
             inputs, targets = batch
@@ -146,9 +146,6 @@ def _averaged(pl):
         def __init__(self):
             super().__init__()
             self.average = AveragedModel(self.layers, multi_avg_fn=get_ema_multi_avg_fn(0.9)).requires_grad_(False)
-
-        def parts(self):
-            return [layer for layer in self.modules() if isinstance(layer, nn.Linear)]
 
         def on_train_batch_end(self, *_):
             self.average.update_parameters(self.layers)

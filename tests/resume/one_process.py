@@ -8,7 +8,6 @@ __all__ = ["DDPStrategy", "trainer_with"]
 class DDPStrategy:
     """One process's strategy. The package tells the kinds of strategies apart by the names of Lightning's classes."""
 
-    node_rank = 0
     is_global_zero = True
     checkpoint_io = SimpleNamespace()
 

@@ -43,7 +43,7 @@ def test_a_restarted_fit_continues_from_its_newest_save(job, uninterrupted, recw
     assert sorted(os.listdir(source)) == kept
 
 
-@pytest.mark.parametrize("kind", ["empty", "truncated", "flipped bit in a tensor"])
+@pytest.mark.parametrize("kind", ["truncated", "flipped bit"])
 def test_damaged_saves_are_passed_over(job, uninterrupted, kind):
     job.interrupted(after=EPOCH + 3)
     damage(job.path("step-10.ckpt"), kind)

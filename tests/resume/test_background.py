@@ -73,6 +73,16 @@ def test_a_save_returns_before_it_is_written_and_is_as_it_was(background, slow):
     assert not background.is_pending("a.ckpt")
 
 
+def test_a_relative_path_is_that_of_the_moment_of_the_save(background, slow, tmp_path, monkeypatch):
+    for name in ("a.ckpt", "b.ckpt"):
+        background.save_checkpoint(step(1), name)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    slow.allowed.set()
+    background.finish()
+    assert sorted(os.listdir(tmp_path)) == ["a.ckpt", "b.ckpt", "elsewhere"]
+
+
 @pytest.mark.parametrize("what", ["save", "load", "finish"])
 def test_after_an_error_the_older_one_stays_and_what_comes_next_raises_it(background, slow, what):
     slow.error = OSError(28, "No space left on device")

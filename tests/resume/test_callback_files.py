@@ -15,6 +15,12 @@ def job(tmp_path):
     return Job(tmp_path / "checkpoints")
 
 
+@pytest.fixture
+def whole(tmp_path):
+    """A job that nothing interrupts."""
+    return Job(tmp_path / "whole")
+
+
 def names(job, folder="own"):
     return sorted(path.name for path in (job.directory / folder).iterdir())
 
@@ -65,9 +71,8 @@ def test_a_file_of_somebody_else_stays(job):
     assert (job.directory / "own" / "step=4.ckpt").read_text() == "of somebody else"
 
 
-def test_what_the_callback_knows_of_its_own_is_not_replaced(job):
+def test_what_the_callback_knows_of_its_own_is_not_replaced(job, whole):
     """Two best of one name: the second is a version of it, as in a fit that nothing interrupts."""
-    whole = Job(job.directory.parent / "whole")
     arguments = {"name": "best", "monitor": "step", "mode": "max", "save_top_k": 2, "save_last": False}
     fit(whole, **arguments)
     for after in (5, 5, 5):
@@ -112,9 +117,8 @@ def steps_of(job):
 
 
 @pytest.mark.parametrize("after", [EPOCH + 3, 2 * EPOCH])
-def test_the_last_checkpoint_stays_that_of_the_last_good_epoch(job, after):
+def test_the_last_checkpoint_stays_that_of_the_last_good_epoch(job, whole, after):
     """Lightning writes it beside each of the best, else when the training ends."""
-    whole = Job(job.directory.parent / "whole")
     arguments = {"every_n_train_steps": None, "monitor": "step", "mode": "min", "save_top_k": 1}
     fit(whole, **arguments)
     fit(job, after, **arguments)
@@ -123,7 +127,7 @@ def test_the_last_checkpoint_stays_that_of_the_last_good_epoch(job, after):
     assert steps_of(whole)[f"step={EPOCH}.ckpt"] == EPOCH
 
 
-def test_a_checkpoint_that_waits_for_a_validation_is_written_after_it(job):
+def test_a_checkpoint_that_waits_for_a_validation_is_written_after_it(job, whole):
     """Lightning knows that a step was due only until then."""
     arguments = {"every_n_train_steps": EPOCH, "monitor": "val_loss", "save_last": False}
     arguments["save_on_train_epoch_end"] = False
@@ -137,7 +141,6 @@ def test_a_checkpoint_that_waits_for_a_validation_is_written_after_it(job):
     with pytest.raises(Interrupted):
         fit(job, model=model, **arguments)
     fit(job, **arguments)
-    whole = Job(job.directory.parent / "whole")
     fit(whole, **arguments)
     assert (job.steps, names(job)) == (0, names(whole))
 

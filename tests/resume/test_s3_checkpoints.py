@@ -1,30 +1,21 @@
 """Checkpoints at s3:// URLs in whole trainings, with a real S3 server on this machine."""
 
 import os
-from unittest import mock
 
 import pytest
 
 from lightning_sm import trainer_settings
 from lightning_sm._resume.storage import forget_systems
 from lightning_sm.errors import CheckpointError
-from tests.helpers.s3 import FailingProxy, s3_server
+from tests.helpers.s3 import FailingProxy
 from tests.helpers.tiny import loader, tiny_model
 from tests.resume.job import EPOCH, At, Job, pl
 
 pytestmark = pytest.mark.full
 
 
-@pytest.fixture(scope="module")
-def s3():
-    pytest.importorskip("s3fs")
-    with s3_server() as server, mock.patch.dict(os.environ, server.variables):
-        yield server
-    forget_systems()
-
-
 @pytest.fixture
-def job(s3, opt_ml, monkeypatch, request):
+def job(s3_of_module, opt_ml, monkeypatch, request):
     opt_ml.host("algo-1")
     monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(opt_ml.base))
     monkeypatch.setenv("SM_NUM_GPUS", "0")
@@ -32,7 +23,7 @@ def job(s3, opt_ml, monkeypatch, request):
     monkeypatch.chdir(opt_ml.base)
     forget_systems()
     prefix = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    yield S3Job(s3, prefix, monkeypatch)
+    yield S3Job(s3_of_module, prefix, monkeypatch)
     forget_systems()
 
 

@@ -25,7 +25,8 @@ SHARDS = ["meta.pt", "sub/__0_0.distcp"]
 class FSDPStrategy(DDPStrategy):
     """One process's strategy that writes folders of two files, and then fails if it is told to."""
 
-    __module__ = "pytorch_lightning.strategies"
+    # Lightning's own classes tell by their module which of them writes.
+    __module__ = "pytorch_lightning.strategies.fsdp"
     error = None
     writer: ShardedWriter
 
@@ -42,10 +43,6 @@ class FSDPStrategy(DDPStrategy):
 
     def remove_checkpoint(self, path):
         raise AssertionError("Lightning removes on the main host only")
-
-
-# Lightning's own classes tell by their module which of them writes.
-FSDPStrategy.__module__ = "pytorch_lightning.strategies.fsdp"
 
 
 @pytest.fixture

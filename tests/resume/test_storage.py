@@ -3,7 +3,6 @@
 import os
 import resource
 import time
-from unittest import mock
 
 import fsspec
 import pytest
@@ -11,35 +10,27 @@ import pytest
 from lightning_sm._resume.record import SavedFile
 from lightning_sm._resume.storage import Storage, check_url, forget_systems, is_remote
 from lightning_sm.errors import CheckpointError
-from tests.helpers.s3 import FailingProxy, s3_server
-
-
-@pytest.fixture(scope="module")
-def s3():
-    pytest.importorskip("s3fs")
-    forget_systems()
-    with s3_server() as server, mock.patch.dict(os.environ, server.variables):
-        yield server
-    forget_systems()
+from tests.helpers.s3 import FailingProxy
 
 
 @pytest.fixture(scope="module", params=["directory", "memory", pytest.param("s3", marks=pytest.mark.full)])
 def kind(request):
     """A kind of directory; its server is started before the test."""
-    return request.param, request.getfixturevalue("s3") if request.param == "s3" else None
+    if request.param == "s3":
+        request.getfixturevalue("s3_of_module")
+    return request.param
 
 
 @pytest.fixture
 def storage(kind, tmp_path):
-    name, _ = kind
     url = {"directory": str(tmp_path / "files"), "memory": f"memory://{tmp_path.name}/job/"}
-    yield Storage(url.get(name, f"s3://logs/{tmp_path.name}/"))
-    if name == "memory":
+    yield Storage(url.get(kind, f"s3://logs/{tmp_path.name}/"))
+    if kind == "memory":
         fsspec.filesystem("memory").rm(f"/{tmp_path.name}", recursive=True)
 
 
 @pytest.fixture(autouse=True)
-def other_endpoints_are_forgotten(monkeypatch):
+def other_endpoints_are_forgotten():
     yield
     forget_systems()
 
@@ -114,7 +105,7 @@ def test_an_error_of_the_local_disk_is_not_the_storage_s(tmp_path):
 
 
 @pytest.mark.full
-def test_s3_takes_and_returns_large_files(s3, tmp_path):
+def test_s3_takes_and_returns_large_files(s3_of_module, tmp_path):
     content = os.urandom(120 * 1024**2 + 3)  # a multipart upload
     (tmp_path / "up").write_bytes(content)
     storage = Storage("s3://logs/large")
@@ -122,12 +113,12 @@ def test_s3_takes_and_returns_large_files(s3, tmp_path):
     storage.download(SavedFile("x.ckpt", len(content)), str(tmp_path / "down"))
     assert (tmp_path / "down").read_bytes() == content
     for key in ("large/../x.ckpt", "large/folder/"):
-        s3.client.put_object(Bucket="logs", Key=key, Body=b"")
+        s3_of_module.client.put_object(Bucket="logs", Key=key, Body=b"")
     assert [file.name for file in storage.files()] == ["x.ckpt"]
 
 
 @pytest.mark.full
-def test_what_lightning_sees_is_not_older_than_the_upload(s3):
+def test_what_lightning_sees_is_not_older_than_the_upload(s3_of_module):
     """Lightning lists the directory first, and s3fs remembers listings."""
     system, root = fsspec.core.url_to_fs("s3://logs/cached")
     storage = Storage("s3://logs/cached")
@@ -149,15 +140,15 @@ def test_what_lightning_sees_is_not_older_than_the_upload(s3):
         (lambda storage: storage.read("a"), "does not return a"),
     ],
 )
-def test_a_missing_bucket_is_named(s3, action, words):
+def test_a_missing_bucket_is_named(s3_of_module, action, words):
     with pytest.raises(CheckpointError, match=words) as caught:
         action(Storage("s3://no-such-bucket/x"))
     assert "HINT: Create the bucket" in str(caught.value)
 
 
 @pytest.mark.full
-def test_a_server_that_never_answers_is_an_error_soon(s3, monkeypatch):
-    proxy = FailingProxy(s3.port)
+def test_a_server_that_never_answers_is_an_error_soon(s3_of_module, monkeypatch):
+    proxy = FailingProxy(s3_of_module.port)
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
     monkeypatch.setattr(Storage, "max_seconds", 1.0)
     monkeypatch.setattr("lightning_sm._resume.storage._LEAST_BYTES_PER_SECOND", 1e10)
@@ -179,7 +170,7 @@ def test_a_server_that_never_answers_is_an_error_soon(s3, monkeypatch):
 
 
 @pytest.mark.full
-def test_missing_credentials_are_named(s3, monkeypatch, tmp_path):
+def test_missing_credentials_are_named(s3_of_module, monkeypatch, tmp_path):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

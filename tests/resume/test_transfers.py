@@ -1,10 +1,11 @@
 """The files of a given checkpoint in one process; ``tests/sharded`` and ``tests/processes`` have several hosts."""
 
-import importlib
+import json
 import os
 from dataclasses import asdict
 from types import SimpleNamespace
 
+import fsspec
 import pytest
 
 from lightning_sm._resume import transfers
@@ -50,12 +51,12 @@ def folder(request, tmp_path, monkeypatch):
         (local / name).write_text(name)
     files = tuple(SavedFile.read(str(local), name) for name in ("latest", "tag/shard"))
     record = CheckpointRecord("a.ckpt", 0, 8, 1, "", 1, "deepspeed_stage_2", "one", files=files)
-    Storage(str(local)).write(MANIFEST, importlib.import_module("json").dumps(asdict(record)).encode())
+    Storage(str(local)).write(MANIFEST, json.dumps(asdict(record)).encode())
     url = f"memory://{request.node.originalname}/a.ckpt"
     for name in ("latest", "tag/shard", MANIFEST):
         Storage(url).upload(str(local / name), name)
     yield url
-    importlib.import_module("fsspec").filesystem("memory").rm(f"/{request.node.originalname}", recursive=True)
+    fsspec.filesystem("memory").rm(f"/{request.node.originalname}", recursive=True)
     assert os.listdir(tmp_path / "copies") == []
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from lightning_sm._atomic_file import remove
 from lightning_sm._lightning import Namespace
 from lightning_sm._resume import transfers
 from lightning_sm._resume.fits import forget_fits
@@ -22,6 +23,7 @@ from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.accelerator import ACCELERATOR
 from tests.helpers.callbacks import Crash
+from tests.helpers.checkpoint_files import damage
 from tests.helpers.sharded import own_part, save_after, sharded_model, strategy_of
 from tests.helpers.tiny import loader
 
@@ -119,20 +121,6 @@ def shard_of(save):
     return next(p for p in sorted(save.rglob("*")) if p.name.startswith(("__1_", "zero_pp_rank_1")))
 
 
-def copy(save, target):
-    (shutil.copy if save.is_file() else shutil.copytree)(save, target)
-
-
-def remove(save):
-    (Path.unlink if save.is_file() else shutil.rmtree)(save)
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 16
-    path.write_bytes(content)
-
-
 def on_one_host_each(pl, kind, saved, seen):
     """The hosts are started again in place, with their own shards."""
     prepare()
@@ -224,9 +212,9 @@ def damaged(pl, kind, saved, seen):
 
     case("nothing", lambda newest: None)
     case("missing", lambda newest: shard_of(newest).unlink())
-    case("flipped", lambda newest: flip(shard_of(newest)))
+    case("flipped", lambda newest: damage(shard_of(newest), "flipped bit"))
     case("of another save", lambda newest: shutil.copy(shard_of(save_of(3)), shard_of(newest)))
-    case("flipped on one host", lambda newest: flip(shard_of(newest)), only=(1,))
+    case("flipped on one host", lambda newest: damage(shard_of(newest), "flipped bit"), only=(1,))
     case("not on one host", remove, only=(1,))
     case("not on the main host", remove, only=(0,))
     case("record on one host", lambda newest: newest.with_suffix(".json").unlink(), only=(0,))
@@ -239,11 +227,12 @@ def damaged(pl, kind, saved, seen):
 
 def given(pl, kind, saved, seen):
     """Each host has the shards that it has saved; and then one of them is damaged."""
-    for name, change in (("given", lambda shard: None), ("given, damaged", flip)):
+    for name, change in (("given", lambda shard: None), ("given, damaged", lambda shard: damage(shard, "flipped bit"))):
         prepare()
         shutil.rmtree(GIVEN.parent, ignore_errors=True)
         GIVEN.parent.mkdir()
-        copy(save_of(3, saved), GIVEN)
+        save = save_of(3, saved)
+        (shutil.copy if save.is_file() else shutil.copytree)(save, GIVEN)
         if kind != "ddp":
             other = shard_of(GIVEN)
             change(other)
@@ -252,7 +241,7 @@ def given(pl, kind, saved, seen):
         seen[name] = fit(pl, kind, start_only=True, ckpt_path=str(GIVEN))
 
 
-def main(folder, namespace, kinds, cases, older, damage=""):
+def main(folder, namespace, kinds, cases, older, damaged_kinds=""):
     os.chdir(os.environ["SAGEMAKER_BASE_DIR"])
     transfers._CHUNK = 1000  # each file is sent in pieces
     pl = importlib.import_module(namespace)
@@ -264,7 +253,7 @@ def main(folder, namespace, kinds, cases, older, damage=""):
         if cases == "two":
             tested(pl, kind, of_kind)
             on_one_host_each(pl, kind, older / kind, of_kind)
-            if kind in damage.split(","):
+            if kind in damaged_kinds.split(","):
                 damaged(pl, kind, older / kind, of_kind)
             continue
         for saved in sorted(older.iterdir()):

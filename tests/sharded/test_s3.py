@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.helpers.processes import Job
-from tests.helpers.s3 import FailingProxy, s3_server
+from tests.helpers.s3 import FailingProxy
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 
@@ -27,20 +27,13 @@ class _Seen(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def s3():
-    pytest.importorskip("s3fs")
-    with s3_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def seen(s3, tmp_path_factory):
+def seen(s3_of_module, tmp_path_factory):
     """A training that was not interrupted; one that was killed; its restart; and what loads single checkpoints."""
     pytest.importorskip("s3torchconnector.dcp")
     folder = tmp_path_factory.mktemp("s3")
-    proxy = FailingProxy(s3.port)
+    proxy = FailingProxy(s3_of_module.port)
     proxy.status = 403
-    variables = {**s3.variables, "SM_NUM_GPUS": "0", "TRAINING_JOB_NAME": "job-1", "DENIED": proxy.url}
+    variables = {**s3_of_module.variables, "SM_NUM_GPUS": "0", "TRAINING_JOB_NAME": "job-1", "DENIED": proxy.url}
 
     def job(name, *words):
         temporary = folder / f"{name}-tmp"
@@ -51,14 +44,14 @@ def seen(s3, tmp_path_factory):
     whole = job("whole", f"export:{base}/whole").torchrun(1, 2).results(2)
     killed = job("killed", f"{base}/killed={2 * _EPOCH + 2}").torchrun(1, 2)
     prefix = "job/killed/"
-    names = [key[len(prefix) :] for key in s3.names(prefix)]
+    names = [key[len(prefix) :] for key in s3_of_module.names(prefix)]
     (record,) = (name for name in names if name.endswith(f"/step-{2 * _EPOCH}.json"))
     newest = f"{record[: -len('.json')]}.ckpt"
     lost = next(name for name in names if name.startswith(f"{newest}/") and _is_second_shard(name))
     for name in names:
         if name != lost:
             source = {"Bucket": "logs", "Key": prefix + name}
-            s3.client.copy_object(Bucket="logs", Key=f"job/half/{name}", CopySource=source)
+            s3_of_module.client.copy_object(Bucket="logs", Key=f"job/half/{name}", CopySource=source)
     # Before the restart replaces what is there.
     fits = {
         "given": f"given:{base}/killed/{newest}",
@@ -126,22 +119,22 @@ def test_the_best_checkpoint_at_a_url_is_exported(seen):
     assert not exported <= last
 
 
-def test_shards_that_s3_refuses_are_an_error_on_all_ranks_and_leave_no_manifest(seen, s3):
+def test_shards_that_s3_refuses_are_an_error_on_all_ranks_and_leave_no_manifest(seen, s3_of_module):
     for error in seen.found["refused"]:
         assert "does not take the shards (S3Exception: Client error: Forbidden" in error
         assert "HINT: The job's role needs s3:ListBucket" in error
-    assert [name.rpartition("/")[2] for name in s3.names("job/refused/")] == ["fit.json"]
+    assert [name.rpartition("/")[2] for name in s3_of_module.names("job/refused/")] == ["fit.json"]
 
 
-def test_what_the_storage_writer_of_s3torchconnector_wrote_is_read_by_its_reader(seen, s3, monkeypatch):
+def test_what_the_storage_writer_of_s3torchconnector_wrote_is_read_by_its_reader(seen, s3_of_module, monkeypatch):
     assert [each["uploaded"] for each in seen.whole] == [["manifest.json", "meta.pt"], []]
     from s3torchconnector import S3ClientConfig
     from s3torchconnector.dcp import S3StorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    for name, value in s3.variables.items():
+    for name, value in s3_of_module.variables.items():
         monkeypatch.setenv(name, value)
-    (best,) = {key.rpartition("/")[0] for key in s3.names("job/whole/best/")}
+    (best,) = {key.rpartition("/")[0] for key in s3_of_module.names("job/whole/best/")}
     reader = S3StorageReader("us-east-1", f"s3://logs/{best}", S3ClientConfig(force_path_style=True))
     state = {"state_dict": {name: torch.zeros_like(value) for name, value in seen.exported.items()}}
     load(state, storage_reader=reader, no_dist=True)

@@ -16,10 +16,10 @@ KINDS = [kind for kind in ("fsdp", "fsdp2", *STAGES) if runs_here(kind)]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    """What the two ranks of a job found, by kind; one job trains with all of them."""
-    job = Job(tmp_path_factory.mktemp("saves"), "tests.sharded.save_folders", ",".join(KINDS), timeout=400)
-    return job.torchrun(1, 2).results(2)
+def job(tmp_path_factory):
+    """One job trains with all kinds."""
+    words = ("tests.sharded.save_folders", ",".join(KINDS))
+    return Job(tmp_path_factory.mktemp("saves"), *words, timeout=400).torchrun(1, 2)
 
 
 @pytest.fixture(params=KINDS)
