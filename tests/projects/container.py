@@ -2,9 +2,7 @@
 
 import json
 import logging
-import os
 import shutil
-import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 from lightning_sm._failure import monitor, report_noted
 from lightning_sm._lightning import Namespace
 from lightning_sm.cli import sagemaker_cli_class
+from tests.helpers.processes import run_python
 
 __all__ = ["Container", "TINY", "config_of", "log_lines", "loggers_of"]
 
@@ -105,12 +104,9 @@ class Container:
 
     def run(self, *command, **variables):
         """Run a command in another process, as the toolkit does."""
-        environ = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         # This program is the job's, and not a helper of the process of these tests.
-        environ.pop("LIGHTNING_SM_RANK_PROCESS", None)
-        return subprocess.run(
-            [sys.executable, *command], env=environ, capture_output=True, text=True, timeout=120, check=False
-        )
+        variables = {**self.variables, "LIGHTNING_SM_RANK_PROCESS": "", **variables}
+        return run_python(*command, folder=self.code, code=None, **variables)
 
     @property
     def failure(self):
