@@ -95,10 +95,11 @@ class Container:
         (self.code / name).write_text(before + text)
         return self
 
-    def cli(self, *words, cls=None, run=False, **arguments):
-        """Make a CLI, by default one that only sets everything up."""
+    def cli(self, *words, cls=None, run=False, add=lambda parser: None, **arguments):
+        """Make a CLI, by default one that only sets everything up; a function may add arguments to its parser."""
         if cls is None:
-            cls = sagemaker_cli_class(Namespace("pytorch_lightning"))
+            methods = {"add_arguments_to_parser": lambda cli, parser: add(parser)}
+            cls = type("OwnCLI", (sagemaker_cli_class(Namespace("pytorch_lightning")),), methods)
         self.monkeypatch.setattr(sys, "argv", ["train.py", *words])
         return cls(run=run, **arguments)
 
