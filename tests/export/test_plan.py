@@ -24,6 +24,7 @@ def test_nothing_is_exported(export):
         ({"example_input": [1, 0]}, r"sagemaker.export_example_input is \[1, 0\]. HINT: .*\[1, 3, 32, 32\]"),
         ({"example_input": ["1"]}, "sagemaker.export_example_input is"),
         ({"example_input": [True]}, "sagemaker.export_example_input is"),
+        ({"example_input": 5}, "sagemaker.export_example_input is 5. HINT: "),
     ],
 )
 def test_invalid_options(options, message):
