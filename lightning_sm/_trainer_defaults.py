@@ -22,6 +22,7 @@ from lightning_sm._settings.redirect import complete_loggers, redirect
 from lightning_sm._settings.routed import Routing
 from lightning_sm._settings.routing import build_routing, route_world
 from lightning_sm.callbacks.job_callbacks import own_callbacks, upload_callbacks
+from lightning_sm.errors import OptionError
 
 __all__ = [
     "complete_arguments",
@@ -138,7 +139,7 @@ def trainer_settings(
         JobConfigError: A file or variable of the job is broken.
         TopologyError: The launcher's variables contradict each other, or another number of hosts is asked for.
         DoctorError: ``doctor`` is set in ``sagemaker``, and something on this host is an error.
-        OptionError: ``sagemaker`` is no mapping of known options.
+        OptionError: ``sagemaker`` is no mapping of known options, or has ``channels``.
         OutputError: The checkpoint directory cannot be written.
         LoggerError: ``sagemaker.mlflow_arn`` or ``MLFLOW_TRACKING_URI`` names no MLflow, or a package is missing.
         CheckpointError, ExportError: An option of ``sagemaker`` has no meaning.
@@ -161,6 +162,11 @@ def trainer_settings(
             from lightning_sm._doctor import CHECKS, examine_host
 
             examine_host(CHECKS, this_job, topology)
+        if context.options.channels:
+            raise OptionError(
+                "sagemaker.channels feeds the classes that a CLI makes, and this is a script.",
+                hint='Give lightning_sm.job().channel("NAME") to what reads the data.',
+            )
         routing = build_routing(context)
         arguments = {**given, **_arguments(routing)}
         routing = complete_arguments(arguments, context, routing)

@@ -193,6 +193,8 @@ class SageMakerCLIMixin(_Base):
 
     def _instantiate_trainer(self, config: Dict[str, Any], callbacks: List[Any]) -> Any:
         context = replace(self.run_context, options=self._get(self.config_init, "sagemaker"))
+        # Before the loggers are completed, which no config holds.
+        portable_config = self._portable_config()
         self.routing = complete_arguments(config, context, self.routing)
         stay_on_one_host(config, context)
         callbacks = [*callbacks, *upload_callbacks(self.routing.uploads, context)]
@@ -208,7 +210,7 @@ class SageMakerCLIMixin(_Base):
                 present,
                 context,
                 config=self._config_yaml(),
-                portable_config=self._portable_config(),
+                portable_config=portable_config,
                 routing=self.routing.lines,
             )
         else:

@@ -220,11 +220,7 @@ def _value(default: Any) -> str:
 def _inline(text: str) -> str:
     """Text of a docstring as one line of Markdown: roles of reStructuredText become code."""
     text = re.sub(r":\w+:`(?:~[\w.]+\.)?([\w.]+)`", r"`\1`", text)
-    return _escape(" ".join(text.replace("``", "`").split()))
-
-
-def _escape(text: str) -> str:
-    return text.replace("|", "\\|")
+    return " ".join(text.replace("``", "`").replace("|", "\\|").split())
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

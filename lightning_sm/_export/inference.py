@@ -15,16 +15,11 @@ from typing import Any, Dict, Mapping, Optional
 
 import torch
 
-__all__ = ["build_model", "load_model", "model_fn", "read_arguments", "read_file", "read_state_dict"]
+__all__ = ["build_model", "model_fn", "read_arguments", "read_file", "read_state_dict"]
 
 
 def model_fn(model_dir: str) -> Any:
     """Load the model that ``model.json`` describes, in eval mode."""
-    return load_model(model_dir)
-
-
-def load_model(model_dir: str) -> Any:
-    """Load the model."""
     summary = json.loads(Path(model_dir, "model.json").read_text(encoding="utf-8"))
     path = os.path.join(model_dir, summary["file"])
     if summary["format"] == "torchscript":

@@ -38,16 +38,16 @@ def load_back(folder: str, plan: ExportPlan, source: Source) -> Dict[str, Any]:
     """
     import torch
 
-    from lightning_sm._export.inference import load_model, read_state_dict
+    from lightning_sm._export.inference import model_fn, read_state_dict
 
     if plan.format.is_graph:
         assert source.example is not None
-        return compare_outputs(source.module, load_model(folder), source.example, str(plan.format))
+        return compare_outputs(source.module, model_fn(folder), source.example, str(plan.format))
     if not plan.serving:
         saved = read_state_dict(os.path.join(folder, plan.format.file), plan.format.value)
         return compare_tensors(source.state_dict, saved)
     with torch.random.fork_rng(devices=[]):
-        loaded = load_model(folder).state_dict()
+        loaded = model_fn(folder).state_dict()
     # A model that is instantiated again has its class's precision, and may have more than was saved.
     expected = {name: _in_dtype_of(loaded.get(name), value) for name, value in source.state_dict.items()}
     return compare_tensors(expected, {name: loaded[name] for name in expected if name in loaded})

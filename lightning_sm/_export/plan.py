@@ -146,13 +146,13 @@ class ExportPlan:
                 "the whole model.",
                 hint="Set sagemaker.export to state_dict, or leave export_submodule out.",
             )
-        shape = None if example_input is None else tuple(example_input)
-        if shape is not None and not (shape and all(type(size) is int and size > 0 for size in shape)):
+        shape = tuple(example_input) if isinstance(example_input, Sequence) else ()
+        if example_input is not None and not (shape and all(type(size) is int and size > 0 for size in shape)):
             raise ExportError(
-                f"sagemaker.export_example_input is {list(shape)!r}.",
+                f"sagemaker.export_example_input is {example_input!r}.",
                 hint="Set it to the shape of an input, the batch dimension first, as in [1, 3, 32, 32].",
             )
-        plan = cls(ExportFormat(name), ExportWeights(weights), submodule or None, shape, bool(serving))
+        plan = cls(ExportFormat(name), ExportWeights(weights), submodule or None, shape or None, bool(serving))
         plan.format.check_available()
         return plan
 

@@ -194,16 +194,13 @@ def after_batches(trainer: Trainer, function: Callable[[], None]) -> Callable[[]
 
 
 def first_train_batch(trainer: Any) -> Any:
-    """Return the first batch of the training data, without changing torch's random state.
+    """Return the first batch of the training data; this draws random numbers.
 
     For a fit without steps left to train, which has created its loaders and not used them.
     """
-    import torch
-
     # Lightning 2.0 moved it from the connector to the loop.
     source = getattr(trainer.fit_loop, "_data_source", None) or trainer._data_connector._train_dataloader_source
-    with torch.random.fork_rng(devices=[]):
-        return next(iter(source.dataloader()))
+    return next(iter(source.dataloader()))
 
 
 def call_skipped_train_hooks(trainer: Trainer) -> None:

@@ -1,6 +1,7 @@
 """``CheckpointPlaces``: where the ``ModelCheckpoint`` callbacks of a trainer save, and where a program finds that."""
 
 import atexit
+import functools
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +17,8 @@ from lightning_sm._settings.routed import is_within, may_replace
 
 __all__ = ["CheckpointPlaces"]
 
-# The links that this process has made or found, and those of them that it removes at its exit.
+# The links that this process has made or found.
 _links: Set[Path] = set()
-_until_exit: Set[Path] = set()
 
 
 class CheckpointPlaces:
@@ -152,14 +152,12 @@ def _link(link: Path, path: Path) -> None:
             _links.add(link)
 
 
+@functools.lru_cache(maxsize=None)
 def _remove_at_exit(link: Path) -> None:
-    if not _until_exit:
-        atexit.register(_remove_links, os.getpid())
-    _until_exit.add(link)
+    atexit.register(_remove, link, os.getpid())
 
 
-def _remove_links(pid: int) -> None:
-    for link in _until_exit if pid == os.getpid() else ():
-        with suppress(OSError):
-            if link.is_symlink():
-                link.unlink()
+def _remove(link: Path, pid: int) -> None:
+    with suppress(OSError):
+        if pid == os.getpid() and link.is_symlink():
+            link.unlink()

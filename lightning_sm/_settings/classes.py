@@ -6,7 +6,6 @@ import inspect
 import os
 import re
 import typing
-from pathlib import PurePath
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from lightning_sm._lightning import FABRICS, Namespace
@@ -149,7 +148,7 @@ def _is_path(kind: Any, *, text: bool = True) -> bool:
     if kind in (Any, object) or (text and kind is str):
         return True
     # jsonargparse's own paths had no __fspath__ at first.
-    return isinstance(kind, type) and (issubclass(kind, (os.PathLike, PurePath)) or kind.__name__.startswith("Path_"))
+    return isinstance(kind, type) and (issubclass(kind, os.PathLike) or kind.__name__.startswith("Path_"))
 
 
 def closest_keys(

@@ -248,8 +248,7 @@ def _mlflow_arguments(context: RunContext) -> Dict[str, Tuple[str, str]]:
     none, and ``MLFLOW_EXPERIMENT_NAME``.
     """
     job, option = context.job, context.options.mlflow_arn
-    variables = {name: os.environ.get(name) for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME")}
-    uri, experiment = variables.values()
+    uri, experiment = (os.environ.get(name) for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"))
     name_source = job.sources.get("name", "the job's name")
     wanted: Dict[str, Tuple[str, str]] = {}
     if option or uri:

@@ -32,6 +32,7 @@ from lightning_sm._lightning.strategies import bypasses_checkpoint_io, is_sharde
 from lightning_sm._lightning.trainer import Callback, callbacks_of
 from lightning_sm._lightning.trainer_hooks import first_train_batch, skip_hooks
 from lightning_sm._logging import log
+from lightning_sm._resume.random_state import get_process_state, set_process_state
 from lightning_sm._sagemaker.job import TrainingJob
 
 __all__ = ["ModelExportMixin", "exports_of"]
@@ -250,7 +251,10 @@ class ModelExportMixin(Callback):
         plan = self._plan
         best = find_best(trainer) if plan.weights is ExportWeights.BEST else None
         if plan.format.is_graph and self._example is None:
+            # Data may draw random numbers, which the program goes on with.
+            state = get_process_state()
             self._example = example_of_batch(first_train_batch(trainer))
+            set_process_state(state)
         source = make_source(
             plan,
             pl_module,

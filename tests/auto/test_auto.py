@@ -12,7 +12,7 @@ from lightning_sm._lightning.wrapped_method import named_arguments, set_by_varia
 from lightning_sm.errors import OptionError
 from tests.helpers.fresh import run_fresh
 from tests.helpers.opt_ml import OptMl
-from tests.helpers.processes import ROOT, Job
+from tests.helpers.processes import Job
 from tests.projects.container import log_lines
 
 _PROGRAMS = Path(__file__).parent / "programs"
@@ -126,7 +126,7 @@ def test_a_trainer_whose_callbacks_the_program_replaces_keeps_the_jobs(tmp_path)
     trainer.fit(tiny_model(pl), loader())
     say(sorted(made - set(kinds())), own.best_model_path, os.listdir(trainer.log_dir + "/checkpoints"))
     """
-    job = OptMl(tmp_path / "opt-ml").host("algo-1").environ(PYTHONPATH=str(ROOT))
+    job = OptMl(tmp_path / "opt-ml").host("algo-1").environ()
     ((lost, best, linked),) = run_fresh(code.format(name=_NAMESPACES[0], folder=tmp_path), **job)
     checkpoints = tmp_path / "opt-ml" / "output" / "data" / "checkpoints"
     assert set(lost) <= {"ModelSummary", "ProgressBar", "TQDMProgressBar"}

@@ -7,7 +7,6 @@ import pytest
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.fresh import run_fresh
 from tests.helpers.opt_ml import OptMl
-from tests.helpers.processes import ROOT
 
 _GROUPS = ("lightning.pytorch", "pytorch_lightning", "lightning.fabric", "lightning_fabric")
 _TRAINER = """
@@ -78,5 +77,5 @@ _CHILDREN = """
     ids=str,
 )
 def test_who_is_a_rank_and_who_is_started_by_one_for_something_else(variables):
-    found = run_fresh(_CHILDREN, PYTHONPATH=str(ROOT), **variables)
+    found = run_fresh(_CHILDREN, **variables)
     assert found == [[False], [True, False], [False, False], [False], [True, True, False, False]]

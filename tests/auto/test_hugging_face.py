@@ -1,15 +1,13 @@
 """The page's example of a Hugging Face model, with a stand-in for ``transformers``."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from lightning_sm._lightning import installed_namespaces
 from tests.docs.pages import ROOT, blocks
-from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
+from tests.helpers.processes import run_python
 
 _STANDIN = '''
 import os
@@ -57,10 +55,6 @@ def test_the_weights_are_in_the_archive_once(tmp_path):
     (example,) = [block for block in blocks(ROOT / "docs" / "unchanged.md", "python") if "transformers" in block]
     (tmp_path / "train.py").write_text(example.replace("lightning.pytorch", installed_namespaces()[0].name))
     (tmp_path / "transformers.py").write_text(_STANDIN)
-    job = OptMl(tmp_path / "opt-ml").host("algo-1").environ(PYTHONPATH=str(ROOT))
-    environ = {**without_launcher(os.environ), **job}
-    command = [sys.executable, "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_python("train.py", folder=tmp_path, **OptMl(tmp_path / "opt-ml").host("algo-1").environ())
     assert sorted(os.listdir(tmp_path / "opt-ml" / "model")) == ["config.json", "pytorch_model.bin", "tokenizer.json"]
     assert "Exported nothing: the program has written pytorch_model.bin" in done.stderr

@@ -1,6 +1,8 @@
 import math
 import os
+import random
 
+import numpy
 import pytest
 import torch
 
@@ -70,6 +72,27 @@ def test_exported_config_runs_outside_a_container(container):
     data_dir = ["--data.data_dir=here"] if "data_dir" not in exported["data"]["init_args"] else []
     cli = container.cli("fit", "--config", str(config), *data_dir, run=True)
     assert cli.trainer.global_step == 4
+
+
+def test_the_example_of_a_fit_without_steps_leaves_random_numbers_as_they_are(tmp_path):
+    class Noisy(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return [torch.full((4,), random.random() + numpy.random.rand())]
+
+    def drawn():
+        return random.random(), numpy.random.rand()
+
+    export = callback_class(PL, "ModelExport")(str(tmp_path), export="torchscript")
+    trainer = PL.module().Trainer(max_epochs=0, callbacks=[export], logger=False, enable_checkpointing=False)
+    PL.module().seed_everything(1)
+    expected = drawn()
+    PL.module().seed_everything(1)
+    trainer.fit(Net(), torch.utils.data.DataLoader(Noisy(), 4))
+    assert export.exported
+    assert drawn() == expected
 
 
 def test_a_diverged_training_exports_a_readable_summary(container):

@@ -2,10 +2,6 @@
 
 import pytest
 
-from lightning_sm._lightning import Namespace
-from lightning_sm.cli import sagemaker_cli_class
-from tests.projects.container import Container
-
 
 def _bolts():
     with pytest.MonkeyPatch.context() as patch:
@@ -17,7 +13,7 @@ def _bolts():
     return CIFAR10DataModule
 
 
-def test_data_dir_comes_from_the_channel_and_classes_reach_the_model(opt_ml, monkeypatch):
+def test_data_dir_comes_from_the_channel_and_classes_reach_the_model(container):
     data_class = _bolts()
     import pytorch_lightning as pl
 
@@ -26,12 +22,10 @@ def test_data_dir_comes_from_the_channel_and_classes_reach_the_model(opt_ml, mon
             super().__init__()
             self.num_classes = num_classes
 
-    class CLI(sagemaker_cli_class(Namespace("pytorch_lightning"))):
-        def add_arguments_to_parser(self, parser):
-            parser.link_arguments("data.num_classes", "model.num_classes", apply_on="instantiate")
+    def add(parser):
+        parser.link_arguments("data.num_classes", "model.num_classes", apply_on="instantiate")
 
-    container = Container(opt_ml, monkeypatch)
     container.opt_ml.hyperparameters()
-    cli = container.cli(cls=CLI, model_class=Model, datamodule_class=data_class)
+    cli = container.cli(add=add, model_class=Model, datamodule_class=data_class)
     assert str(cli.datamodule.data_dir) == str(container.channel("training"))
     assert cli.model.num_classes == 10

@@ -2,8 +2,6 @@
 
 import pytest
 
-from lightning_sm._lightning import Namespace
-from lightning_sm.cli import sagemaker_cli_class
 from lightning_sm.errors import HyperparameterError
 from tests.projects.container import config_of
 
@@ -62,25 +60,24 @@ def test_an_explicit_key_takes_a_name_of_the_users(container):
 
 
 def test_a_key_of_the_project_itself_is_meant(container):
-    class OwnCLI(sagemaker_cli_class(Namespace("pytorch_lightning"))):
-        def add_arguments_to_parser(self, parser):
-            parser.add_argument("--lr", type=float, default=1.0)
-            parser.add_argument("--my.deep_name", type=float, default=1.0)
+    def add(parser):
+        parser.add_argument("--lr", type=float, default=1.0)
+        parser.add_argument("--my.deep_name", type=float, default=1.0)
 
     container.hyperparameters(lr=0.5, my__deep_name=2)
-    cli = container.cli(cls=OwnCLI)
+    cli = container.cli(add=add)
     assert (config_of(cli)["lr"], cli.model.given["lr"], config_of(cli)["my"]["deep_name"]) == (0.5, 0.1, 2.0)
 
 
 def test_the_target_of_a_link_is_not_meant(container):
-    class LinkingCLI(sagemaker_cli_class(Namespace("pytorch_lightning"))):
-        def add_arguments_to_parser(self, parser):
-            parser.link_arguments("data.batch_size", "model.batch_size")
-
     from tiny_data import TinyData
     from tiny_model import TinyModel
 
     (container.code / "config.yaml").write_text("trainer: {enable_progress_bar: false}")
     container.hyperparameters(batch_size=4)
-    cli = container.cli(cls=LinkingCLI, model_class=TinyModel, datamodule_class=TinyData)
+    cli = container.cli(
+        add=lambda parser: parser.link_arguments("data.batch_size", "model.batch_size"),
+        model_class=TinyModel,
+        datamodule_class=TinyData,
+    )
     assert (cli.datamodule.batch_size, cli.model.given["batch_size"]) == (4, 4)

@@ -8,7 +8,6 @@ import torch
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
-from lightning_sm.cli import sagemaker_cli_class
 from lightning_sm.errors import HyperparameterError
 
 TYPED = [
@@ -61,15 +60,14 @@ def test_a_key_of_a_mapping_leaves_its_other_keys(container, before, value):
     [("debug", True), ("debug", False), ("sizes", [3, 4]), ("sizes", [3]), ("words", ["a", "1"])],
 )
 def test_options_of_argparse_that_take_no_word_or_several(container, name, value):
-    class OwnCLI(sagemaker_cli_class(Namespace("pytorch_lightning"))):
-        def add_arguments_to_parser(self, parser):
-            parser.add_argument("--debug", action="store_true")
-            parser.add_argument("--sizes", nargs="+", type=int)
-            parser.add_argument("--words", nargs="*")
+    def add(parser):
+        parser.add_argument("--debug", action="store_true")
+        parser.add_argument("--sizes", nargs="+", type=int)
+        parser.add_argument("--words", nargs="*")
 
     for write in (container.hyperparameters, container.raw_hyperparameters):
         sent = value if write == container.hyperparameters else json.dumps(value)
-        assert write(**{name: sent}).cli(cls=OwnCLI).config[name] == value
+        assert write(**{name: sent}).cli(add=add).config[name] == value
 
 
 @pytest.mark.parametrize("class_key", ["model", "model.class_path"])

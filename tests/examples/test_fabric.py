@@ -21,7 +21,6 @@ def test_the_example_trains_and_goes_on_after_a_restart(tmp_path):
 
     def run():
         done = run_python(EXAMPLE, "--epochs", 4, folder=tmp_path, **variables)
-        assert done.returncode == 0, done.stderr
         state = load_file(str(opt_ml.base / "model" / "model.pt"), weights_only=True)
         return done.stdout, {name: value.tolist() for name, value in state.items()}
 

@@ -32,13 +32,7 @@ def test_the_model_is_trained_and_loaded_as_the_page_says(tmp_path):
         line for block in blocks(_PAGE, "bash") for line in block.splitlines() if line.startswith("python train.py")
     )
     short = ["--trainer.max_steps=1", "--trainer.limit_val_batches=1", "--sagemaker.model_dir=cifar10-1"]
-    _run(folder, *shlex.split(line)[1:], *short)
+    run_python(*shlex.split(line)[1:], *short, folder=folder)
     (load,) = blocks(_PAGE, "python")
-    shown = _run(folder, "-c", f"{load}\nprint(model(torch.zeros(2, 3, 32, 32)).shape)")
-    assert shown.splitlines()[-1] == "torch.Size([2, 10])"
-
-
-def _run(folder, *words):
-    done = run_python(*words, folder=folder)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    shown = run_python("-c", f"{load}\nprint(model(torch.zeros(2, 3, 32, 32)).shape)", folder=folder)
+    assert shown.stdout.splitlines()[-1] == "torch.Size([2, 10])"

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lightning_sm._export import ExportFormat
-from lightning_sm._export.inference import build_model, import_object, load_model, model_fn
+from lightning_sm._export.inference import build_model, import_object, model_fn
 from lightning_sm._lightning import Namespace
 from lightning_sm.callbacks import callback_class
 from tests.export.formats import SAMPLES, needs, prediction
@@ -46,7 +46,7 @@ def test_model_fn_loads_each_format(tmp_path, served, name):
 def test_submodule_is_loaded(tmp_path, served, name):
     model = served(width=3)
     directory = archive(tmp_path / "model", model, export=name, export_submodule="layers.2")
-    loaded = load_model(directory)
+    loaded = model_fn(directory)
     assert isinstance(loaded, torch.nn.Linear)
     assert torch.equal(loaded.weight, model.layers[2].weight)
 

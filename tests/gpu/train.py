@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lightning_sm
-from lightning_sm._export.inference import load_model
+from lightning_sm._export.inference import model_fn
 from lightning_sm._resume.fits import forget_fits
 from tests.helpers.accelerator import ON_GPU, ranks
 from tests.helpers.callbacks import Crash, crashing
@@ -220,7 +220,7 @@ def _export(folder, name):
     module.eval()
     with torch.no_grad():
         expected = module(inputs.to(module.device)).cpu()
-        found = load_model(place)(inputs)
+        found = model_fn(place)(inputs)
     # A checkpoint is Lightning's own, with its tensors where they were.
     if name == "state_dict":
         assert {value.device.type for value in torch.load(f"{place}/model.pt").values()} == {"cpu"}

@@ -1,12 +1,9 @@
 """Runs a few lines in a fresh interpreter, because what has been imported cannot be taken back."""
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 
-from tests.helpers.environ import without_launcher
+from tests.helpers.processes import run_python
 
 __all__ = ["run_fresh"]
 
@@ -15,12 +12,5 @@ _SAY = "import json\ndef say(*values): print('SAID', json.dumps(values))\n"
 
 def run_fresh(code, **variables):
     """Return what the code handed to ``say(...)``, one list for each call."""
-    done = subprocess.run(
-        [sys.executable, "-c", _SAY + textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**without_launcher(os.environ), **variables},
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", _SAY + textwrap.dedent(code), **variables)
     return [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("SAID ")]

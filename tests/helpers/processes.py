@@ -52,11 +52,13 @@ def environ_of(**variables):
     return {**without_launcher(os.environ), **{name: str(value) for name, value in own.items()}}
 
 
-def run_python(*words, folder, **variables):
-    """Run Python with these words in a folder, and return how it ended and what it said."""
+def run_python(*words, folder=None, code=0, **variables):
+    """Run Python with these words in a folder, see that it ends with this code, if any, and return what it said."""
     command = [sys.executable, *map(str, words)]
     environ = environ_of(**variables)
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=250, check=False)
+    assert code in (None, done.returncode), done.stderr[-6000:]
+    return done
 
 
 def free_port():

@@ -2,9 +2,7 @@
 
 import json
 import logging
-import os
 import shutil
-import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 from lightning_sm._failure import monitor, report_noted
 from lightning_sm._lightning import Namespace
 from lightning_sm.cli import sagemaker_cli_class
+from tests.helpers.processes import run_python
 
 __all__ = ["Container", "TINY", "config_of", "log_lines", "loggers_of"]
 
@@ -96,21 +95,19 @@ class Container:
         (self.code / name).write_text(before + text)
         return self
 
-    def cli(self, *words, cls=None, run=False, **arguments):
-        """Make a CLI, by default one that only sets everything up."""
+    def cli(self, *words, cls=None, run=False, add=lambda parser: None, **arguments):
+        """Make a CLI, by default one that only sets everything up; a function may add arguments to its parser."""
         if cls is None:
-            cls = sagemaker_cli_class(Namespace("pytorch_lightning"))
+            methods = {"add_arguments_to_parser": lambda cli, parser: add(parser)}
+            cls = type("OwnCLI", (sagemaker_cli_class(Namespace("pytorch_lightning")),), methods)
         self.monkeypatch.setattr(sys, "argv", ["train.py", *words])
         return cls(run=run, **arguments)
 
     def run(self, *command, **variables):
         """Run a command in another process, as the toolkit does."""
-        environ = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         # This program is the job's, and not a helper of the process of these tests.
-        environ.pop("LIGHTNING_SM_RANK_PROCESS", None)
-        return subprocess.run(
-            [sys.executable, *command], env=environ, capture_output=True, text=True, timeout=120, check=False
-        )
+        variables = {**self.variables, "LIGHTNING_SM_RANK_PROCESS": "", **variables}
+        return run_python(*command, folder=self.code, code=None, **variables)
 
     @property
     def failure(self):

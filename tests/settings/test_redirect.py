@@ -3,6 +3,7 @@ import importlib.util
 from collections import UserList
 
 import pytest
+import yaml
 from jsonargparse import Namespace as Described
 
 from lightning_sm._lightning import Namespace
@@ -13,6 +14,7 @@ from lightning_sm._settings.given import as_list
 from lightning_sm._settings.options import SageMakerOptions
 from lightning_sm._settings.redirect import CheckpointRoutes, complete_loggers, redirect
 from lightning_sm._settings.routed import Routing
+from lightning_sm.callbacks.model_export import exports_of
 from lightning_sm.errors import LoggerError
 from tests.projects.container import log_lines
 from tests.settings.given import context_of, given_of
@@ -236,6 +238,15 @@ def test_mlflow_is_added_beside_the_other_loggers(given):
         "trainer.logger[1].experiment_name = cifar ← JOB_NAME without its time",
         f"trainer.logger[1].run_name = {NAME} ← JOB_NAME",
     ]
+
+
+@pytest.mark.parametrize("words", [["--trainer.logger=CSVLogger"], ["--trainer.logger+=CSVLogger"]])
+def test_the_portable_config_keeps_the_loggers_beside_which_mlflow_is_added(container, words):
+    cli = container.hyperparameters({"sagemaker.mlflow_arn": URI}).cli(*words)
+    (export,) = exports_of(cli.trainer)
+    (logger,) = as_list(yaml.safe_load(export.portable_config)["trainer"]["logger"])
+    assert logger["class_path"].endswith("CSVLogger")
+    assert "save_dir" not in logger["init_args"]
 
 
 @pytest.mark.parametrize("given", [False, [], (), UserList()])

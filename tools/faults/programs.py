@@ -28,11 +28,7 @@ def program(function):
 
 
 def _model(pl, width=8, rate=0.01):
-    class Net(net(pl)):
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=rate, momentum=0.9)
-
-    model = Net()
+    model = net(pl, lambda module: torch.optim.SGD(module.parameters(), lr=rate, momentum=0.9))()
     model.layers = nn.Sequential(nn.Linear(4, width), nn.Dropout(0.3), nn.Linear(width, 1))
     return model
 

@@ -66,15 +66,11 @@ class Teller(pl.Callback):
         time.sleep(VALIDATION_PAUSE)
 
     def on_train_end(self, trainer, *_):
-        self._gap(trainer)
-
-    def on_fit_end(self, trainer, *_):
-        self._gap(trainer)
-
-    def _gap(self, trainer):
         if trainer.is_global_zero:
             self.tell(gap=trainer.global_step)
             time.sleep(FILE_PAUSE)
+
+    on_fit_end = on_train_end
 
     def watch_files(self, **folders):
         """Tell of each file that is opened for writing or renamed in one of these folders."""
@@ -166,7 +162,9 @@ class Run:
         }
         arguments["callbacks"] = [self.teller, *arguments.get("callbacks", [])]
         if self.kind:
-            arguments["strategy"] = strategy_of(self.kind, pl.strategies, **_mesh(self.kind))
+            # Several hosts of one process each get no WORLD_SIZE.
+            mesh = {"data_parallel_size": 2} if self.kind.startswith("fsdp2") else {}
+            arguments["strategy"] = strategy_of(self.kind, pl.strategies, **mesh)
             arguments["callbacks"].append(self.gather)
         return pl.Trainer(**lightning_sm.trainer_settings(sagemaker=self.options, **arguments))
 
@@ -220,11 +218,6 @@ def _best(saver):
     if os.path.isfile(path):
         found["weights"] = digest(torch.load(path, weights_only=False)["state_dict"])
     return found
-
-
-def _mesh(kind):
-    # Several hosts of one process each get no WORLD_SIZE.
-    return {"data_parallel_size": 2} if kind.startswith("fsdp2") else {}
 
 
 def main(name, folder, options, ballast, kind, part=""):

@@ -26,19 +26,8 @@ _SECONDS = 1800
 Outcomes = Dict[str, Tuple[str, str]]
 
 
-class PeersError(Exception):
-    """Lightning's tests are not there or cannot be run."""
-
-
 def copied(checkout: Path, folder: Path) -> Path:
-    """Copy tests and pytest's settings, so that no run leaves anything in the checkout; return the copy's ``tests``.
-
-    Raises:
-        PeersError: They are not in the checkout.
-    """
-    for name in ("pyproject.toml", *(f"tests/{name}" for name in _FOLDERS)):
-        if not (checkout / name).exists():
-            raise PeersError(f"{checkout} is no checkout of Lightning: it has no {name}.")
+    """Copy tests and pytest's settings, so that no run leaves anything in the checkout; return the copy's ``tests``."""
     tests = folder / "checkout" / "tests"
     for name in _FOLDERS:
         shutil.copytree(str(checkout / "tests" / name), str(tests / name))
@@ -58,32 +47,29 @@ def run(suite: Suite, mode: str, tests: Path, folder: Path) -> Outcomes:
     """Run one file of tests in a process of its own, from Lightning's ``tests`` and with its settings.
 
     Raises:
-        PeersError: The run ended without outcomes.
+        RuntimeError: The run ended without outcomes.
+        TimeoutExpired: It did not end in time.
     """
     file = folder / "outcomes.json"
-    if file.exists():
-        file.unlink()
+    file.unlink(missing_ok=True)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     environ = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     environ.setdefault("OMP_NUM_THREADS", "1")
     plugin = ["-p", "tools.peers.plugin", "--lightning-sm", mode, "--lightning-sm-outcomes", str(file)]
     settings = ["-c", "../pyproject.toml", "--rootdir=.", "-p", "no:cacheprovider", "-q", "--color=no"]
     command = [sys.executable, "-m", "pytest", *plugin, *settings, suite.path]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=str(tests),
-            env=environ,
-            timeout=_SECONDS,
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise PeersError(f"{suite.path} ({mode}) did not end within {_SECONDS} s.") from error
+    done = subprocess.run(
+        command,
+        cwd=str(tests),
+        env=environ,
+        timeout=_SECONDS,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if not file.exists():
-        raise PeersError(f"{suite.path} ({mode}) gave no outcomes:\n{done.stdout[-3000:]}")
+        raise RuntimeError(f"{suite.path} ({mode}) gave no outcomes:\n{done.stdout[-3000:]}")
     return {test: (outcome, message) for test, (outcome, message) in json.loads(file.read_text("utf-8")).items()}
 
 
@@ -144,19 +130,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     if unknown:
         parser.error(f"no such suite: {', '.join(unknown)}; there are {', '.join(names)}")
     wanted = [names[name] for name in chosen.suites] or list(SUITES)
-    installed = version(_PACKAGE)
+    installed, found = version(_PACKAGE), checkout_version(chosen.checkout)
+    print(f"{_PACKAGE} {installed}, its tests of version {found or 'unknown'}")
+    if found is not None and _minor(found) != _minor(installed):
+        parser.error(f"These tests are of {found}, and {installed} is installed.")
     with tempfile.TemporaryDirectory(prefix="lightning-sm-peers-") as temporary:
         folder = Path(temporary).resolve()
-        try:
-            checkout = chosen.checkout.resolve()
-            found = checkout_version(checkout)
-            print(f"{_PACKAGE} {installed}, its tests of version {found or 'unknown'}")
-            if found is not None and _minor(found) != _minor(installed):
-                raise PeersError(f"These tests are of {found}, and {installed} is installed.")
-            return 0 if judge(wanted, copied(checkout, folder), folder) else 1
-        except PeersError as error:
-            print(error, file=sys.stderr)
-            return 2
+        return 0 if judge(wanted, copied(chosen.checkout, folder), folder) else 1
 
 
 def _minor(text: str) -> List[str]:

@@ -73,11 +73,6 @@ def _bind(name: str, ours: Any, *modules: Any) -> None:
         setattr(module, name, ours)
 
 
-def pytest_report_header(config: Any) -> str:
-    """Say which classes are judged."""
-    return f"lightning_sm: {config.getoption('lightning_sm')}"
-
-
 def pytest_collectreport(report: Any) -> None:
     """Note a file that cannot be collected."""
     if report.failed:

@@ -222,12 +222,10 @@ def pretrained_at_the_start(pl, size):
 
 @setup
 def finetuning(pl, size):
-    class Net(net(pl)):
-        def configure_optimizers(self):
-            parameters = filter(lambda parameter: parameter.requires_grad, self.parameters())
-            return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+    def trainable(module):
+        return torch.optim.SGD([each for each in module.parameters() if each.requires_grad], lr=0.01, momentum=0.9)
 
-    return Setup(Net(), shuffled(size), in_order(), {"callbacks": [unfreezing(pl, 0.005)]})
+    return Setup(net(pl, trainable)(), shuffled(size), in_order(), {"callbacks": [unfreezing(pl, 0.005)]})
 
 
 @setup

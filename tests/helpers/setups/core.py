@@ -81,8 +81,17 @@ class Numbers(Dataset):
         return sample.float(), self.data[index].sum().reshape(1)
 
 
-def net(pl):
-    """A class of small models with dropout; what a set-up needs beyond that stands in a subclass."""
+def descent(module):
+    return torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+
+
+def net(pl, optimizer=descent):
+    """A class of small models with dropout; what a set-up needs beyond that stands in a subclass.
+
+    Args:
+        pl: A Lightning namespace.
+        optimizer: Makes what the model's ``configure_optimizers`` returns.
+    """
 
     class Net(pl.LightningModule):
         def __init__(self):
@@ -101,7 +110,7 @@ def net(pl):
             self.log("val_loss", self.loss(batch) + 0 * torch.rand(1).sum(), sync_dist=True)
 
         def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
+            return optimizer(self)
 
     return Net
 
@@ -141,19 +150,18 @@ def batch_norm(pl, size):
 
 @setup
 def closure_optimizer(pl, size):
-    class Net(net(pl)):
-        def configure_optimizers(self):
-            return torch.optim.LBFGS(self.parameters(), lr=0.01, max_iter=3)
+    return Setup(net(pl, lambda module: torch.optim.LBFGS(module.parameters(), lr=0.01, max_iter=3))(), shuffled(size))
 
-    return Setup(Net(), shuffled(size))
+
+def _two_optimizers(module):
+    first, last = module.layers[0].parameters(), module.layers[2].parameters()
+    return [torch.optim.SGD(first, lr=0.01, momentum=0.9), torch.optim.Adam(last, lr=0.01)]
 
 
 @setup
 def manual_optimization(pl, size):
-    class Net(net(pl)):
-        def __init__(self):
-            super().__init__()
-            self.automatic_optimization = False
+    class Net(net(pl, _two_optimizers)):
+        automatic_optimization = False
 
         def training_step(self, batch, batch_idx):
             # Two optimizers that take turns, as for a generator and its critic.
@@ -162,10 +170,6 @@ def manual_optimization(pl, size):
             self.manual_backward(self.loss(batch))
             optimizer.step()
 
-        def configure_optimizers(self):
-            first, last = self.layers[0].parameters(), self.layers[2].parameters()
-            return [torch.optim.SGD(first, lr=0.01, momentum=0.9), torch.optim.Adam(last, lr=0.01)]
-
     return Setup(Net(), shuffled(size))
 
 
@@ -173,10 +177,12 @@ def manual_optimization(pl, size):
 def gradients_over_batches(pl, size):
     """One of two optimizers uses the gradients of five batches, which go on from one epoch to the next."""
 
-    class Net(net(pl)):
+    class Net(net(pl, _two_optimizers)):
+        automatic_optimization = False
+
         def __init__(self):
             super().__init__()
-            self.automatic_optimization, self.batches = False, 0
+            self.batches = 0
 
         def training_step(self, batch, batch_idx):
             first, second = self.optimizers()
@@ -188,10 +194,6 @@ def gradients_over_batches(pl, size):
                 second.step()
                 second.zero_grad()
 
-        def configure_optimizers(self):
-            first, last = self.layers[0].parameters(), self.layers[2].parameters()
-            return [torch.optim.SGD(first, lr=0.01, momentum=0.9), torch.optim.Adam(last, lr=0.01)]
-
     return Setup(Net(), shuffled(size))
 
 
@@ -199,10 +201,11 @@ def gradients_over_batches(pl, size):
 def private_optimizer(pl, size):
     """An optimizer and a schedule that Lightning does not know."""
 
-    class Net(net(pl)):
+    class Net(net(pl, lambda module: None)):
+        automatic_optimization = False
+
         def __init__(self):
             super().__init__()
-            self.automatic_optimization = False
             self.optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
             self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 4, 0.5)
 
@@ -211,9 +214,6 @@ def private_optimizer(pl, size):
             self.manual_backward(self.loss(batch))
             self.optimizer.step()
             self.schedule.step()
-
-        def configure_optimizers(self):
-            return None
 
     return Setup(Net(), shuffled(size))
 
