@@ -61,7 +61,7 @@ def test_what_changes_is_uploaded_and_nothing_else(puts, logs):
     time.sleep(0.3)
     assert puts == ["events.0", "events.0", "hparams.yaml"]
     (logs / "net" / "version_0" / "last").write_text("end")
-    upload.stop(10)
+    upload.stop()
     assert content("net/version_0/last") == b"end"
 
 
@@ -69,7 +69,7 @@ def test_several_trainers_of_a_program_upload_a_file_once(puts, logs):
     uploads = [make(logs, 60), make(logs, 60)]
     for upload in uploads:
         upload.start()
-        upload.stop(10)
+        upload.stop()
     (logs / "later").write_text("x")
     for upload in uploads:
         upload._at_exit()
@@ -81,7 +81,7 @@ def test_one_url_that_fails_does_not_stop_another(puts, logs):
     upload = DirectoryUpload(targets, 60)
     with log_lines() as lines:
         upload.start()
-        upload.stop(10)
+        upload.stop()
     assert content("version_0/events.0") == b"one"
     assert [line for line in lines if "memory://***@x/down" in line]
     assert "hunter2pw" not in str(lines)
