@@ -32,8 +32,8 @@ class Waiting(NamedTuple):
 class StallDetector:
     """Writes a warning when :meth:`beat` has not been called for a while, again after twice the time, and so on.
 
-    When it goes on, a line says that, too. The thread that calls it first is watched, until :meth:`stop`. A process that
-    is forked from this one, such as a worker of a data loader, has no thread of its own and writes nothing.
+    When it goes on, a line says that, too. The thread that calls it first is watched, until :meth:`stop`. A process
+    that is forked from this one, such as a worker of a data loader, has no thread of its own and writes nothing.
 
     Args:
         seconds: How long nothing must have happened.
