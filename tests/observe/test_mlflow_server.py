@@ -21,7 +21,6 @@ from lightning_sm._observe.mlflow import Sender
 from lightning_sm.errors import LoggerError
 from tests.helpers.processes import local_rendezvous
 from tests.helpers.tiny import loader, tiny_model, weights
-from tests.projects.container import log_lines
 
 pytestmark = pytest.mark.full
 
@@ -176,7 +175,9 @@ def test_the_status_while_a_continued_run_trains_and_when_it_fails(proxy, runs):
     assert set(seen) == {"RUNNING"}
 
 
-def test_a_server_that_goes_away_and_comes_back_also_where_checkpoints_are_logged(proxy, runs, monkeypatch, tmp_path):
+def test_a_server_that_goes_away_and_comes_back_also_where_checkpoints_are_logged(
+    proxy, runs, monkeypatch, tmp_path, lines
+):
     from pytorch_lightning.loggers import MLFlowLogger
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -189,8 +190,7 @@ def test_a_server_that_goes_away_and_comes_back_also_where_checkpoints_are_logge
 
     saves = pl.callbacks.ModelCheckpoint(str(tmp_path), save_top_k=-1)
     logger = MLFlowLogger(tracking_uri=proxy.url, log_model="all")
-    with log_lines() as lines:
-        fit(proxy.url, epochs=5, ckpt=True, logger=logger, callbacks=[Away(), saves])
+    fit(proxy.url, epochs=5, ckpt=True, logger=logger, callbacks=[Away(), saves])
     (run,) = runs()
     assert run.info.status == "FINISHED"
     assert [step for step, _ in runs.history(run, "train_loss")] == [7, 15, 23, 31, 39]
@@ -210,7 +210,7 @@ def test_the_run_that_a_variable_names(proxy, runs, monkeypatch, job_name):
     assert "train_loss" in found[run_id].data.metrics
 
 
-def test_a_server_that_hangs_at_the_end(proxy, runs, monkeypatch):
+def test_a_server_that_hangs_at_the_end(proxy, runs, monkeypatch, lines):
     monkeypatch.setattr(Sender.__init__, "__kwdefaults__", {**Sender.__init__.__kwdefaults__, "patience": 1.0})
     monkeypatch.setitem(mlflow_logger._LIMITS_AT_END, "MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
 
@@ -218,14 +218,13 @@ def test_a_server_that_hangs_at_the_end(proxy, runs, monkeypatch):
         def on_train_epoch_end(self, *_):
             proxy.seconds = 8.0
 
-    with log_lines() as lines:
-        started = time.monotonic()
-        fit(proxy.url, callbacks=[Hang()])
-        assert time.monotonic() - started < 7
+    started = time.monotonic()
+    fit(proxy.url, callbacks=[Hang()])
+    assert time.monotonic() - started < 7
     assert sum("values were not logged to MLflow" in line for line in lines) == 1
 
 
-def test_a_password_in_the_address_is_shown_nowhere(container, proxy, runs, monkeypatch):
+def test_a_password_in_the_address_is_shown_nowhere(container, proxy, runs, monkeypatch, lines):
     uri = proxy.url.replace("://", "://me:hunter2pw@")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
@@ -233,8 +232,7 @@ def test_a_password_in_the_address_is_shown_nowhere(container, proxy, runs, monk
         def on_train_start(self, *_):
             proxy.status = -1
 
-    with log_lines() as lines:
-        fit(uri, callbacks=[Gone()])
+    fit(uri, callbacks=[Gone()])
     proxy.status = None
     assert any("fails, training goes on" in line for line in lines)
     assert "***@127.0.0.1" in "\n".join(lines)
@@ -247,11 +245,10 @@ def test_a_password_in_the_address_is_shown_nowhere(container, proxy, runs, monk
     assert "hunter2pw" not in result.stderr + result.stdout + container.failure
 
 
-def test_a_ready_made_logger(proxy, runs, job_name, mlflow_server):
+def test_a_ready_made_logger(proxy, runs, job_name, lines):
     from pytorch_lightning.loggers import CSVLogger, MLFlowLogger
 
-    with log_lines() as lines:
-        fit(proxy.url, logger=[CSVLogger("logs"), MLFlowLogger(tracking_uri="sqlite:///own.db", prefix="p")])
+    fit(proxy.url, logger=[CSVLogger("logs"), MLFlowLogger(tracking_uri="sqlite:///own.db", prefix="p")])
     (run,) = runs()
     assert run.info.run_name == job_name
     assert "p-train_loss" in run.data.metrics
