@@ -231,11 +231,10 @@ def _group_members(error: BaseException) -> List[BaseException]:
 
     The class is built in since Python 3.11; before, the package exceptiongroup defines one of the same name.
     """
-    members: List[BaseException] = []
-    if any(cls.__name__ == "BaseExceptionGroup" for cls in type(error).__mro__):
-        for first in (_exception_chain(member)[-1] for member in getattr(error, "exceptions", ())):
-            members += _group_members(first) or [first]
-    return members
+    if all(cls.__name__ != "BaseExceptionGroup" for cls in type(error).__mro__):
+        return []
+    firsts = (_exception_chain(member)[-1] for member in getattr(error, "exceptions", ()))
+    return [member for first in firsts for member in _group_members(first) or [first]]
 
 
 def package_of(frame: FrameType) -> str:
