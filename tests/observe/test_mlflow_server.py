@@ -81,18 +81,6 @@ def fit(uri=None, model=None, epochs=1, ckpt=False, **more):
     return trainer
 
 
-@pytest.mark.parametrize("words", [(), ("--trainer.logger=MLFlowLogger", "--trainer.logger.log_model=false")])
-def test_the_cli(container, proxy, runs, job_name, words):
-    container.hyperparameters({"sagemaker.mlflow_arn": proxy.url})
-    result = container.run("train.py", "fit", "--config=config.yaml", "--trainer.log_every_n_steps=1", *words)
-    assert result.returncode == 0, result.stderr[-3000:]
-    (run,) = runs()
-    assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
-    assert "loss" in run.data.metrics
-    assert f"tracking_uri = {proxy.url} ← sagemaker.mlflow_arn" in result.stderr
-    assert "list index out of range" not in result.stderr
-
-
 def test_the_variable_of_mlflow(container, proxy, runs, job_name):
     variables = {"MLFLOW_TRACKING_URI": proxy.url, "MLFLOW_EXPERIMENT_NAME": f"own {job_name}"}
     result = container.run("train.py", "fit", "--config=config.yaml", "--trainer.logger=MLFlowLogger", **variables)
@@ -341,11 +329,14 @@ def test_training_is_the_same_with_and_without(proxy):
     assert trained[0] == trained[1]
 
 
-def test_two_processes_are_one_run(container, proxy, runs, job_name):
+@pytest.mark.parametrize("words", [(), ("--trainer.logger=MLFlowLogger", "--trainer.logger.log_model=false")])
+def test_two_processes_are_one_run(container, proxy, runs, job_name, words):
     container.hyperparameters({"sagemaker.mlflow_arn": proxy.url})
-    launcher = ("-m", "torch.distributed.run", *local_rendezvous(), "--nproc_per_node=2")
-    result = container.run(*launcher, "train.py", "fit", "--config=config.yaml", "--trainer.log_every_n_steps=1")
+    launcher = ("-m", "torch.distributed.run", *local_rendezvous(), "--nproc_per_node=2", "train.py", "fit")
+    result = container.run(*launcher, "--config=config.yaml", "--trainer.log_every_n_steps=1", *words)
     assert result.returncode == 0, result.stderr
+    assert f"tracking_uri = {proxy.url} ← sagemaker.mlflow_arn" in result.stderr
+    assert "list index out of range" not in result.stderr
     (run,) = runs()
     assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
     assert run.data.tags["sagemaker.job_name"] == job_name
