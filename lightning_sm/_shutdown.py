@@ -108,20 +108,20 @@ class SigtermHandler:
         self._exits_at_once = False
         self._is_installed = False
 
-    def prepare(self) -> None:
-        """Save the handler that was there before Lightning's, and protect processes that are forked from now on."""
-        self._previous = signal.getsignal(signal.SIGTERM)
-        if self not in _prepared:
-            _prepared.append(self)
-
     def install(self, *, exits_at_once: bool) -> None:
-        """Handle the signal from now on. Outside the main thread, which alone may install handlers, do nothing.
+        """Handle the signal from now on, and protect processes that are forked from now on.
+
+        The first call notes the handler that is there, before Lightning's. Outside the main thread, which alone may
+        install handlers, the signal is not handled.
 
         Args:
             exits_at_once: Whether the signal ends the program at once, because there is nothing to save; otherwise it
                 only sets ``received``.
         """
         self._exits_at_once = exits_at_once
+        if self not in _protecting:
+            self._previous = signal.getsignal(signal.SIGTERM)
+            _protecting.append(self)
         if threading.current_thread() is not threading.main_thread():
             return
         signal.signal(signal.SIGTERM, self._handle)
@@ -141,8 +141,8 @@ class SigtermHandler:
             if signal.getsignal(signal.SIGTERM) == self._handle:
                 signal.signal(signal.SIGTERM, previous)
         self._is_installed = False
-        if self in _prepared:
-            _prepared.remove(self)
+        if self in _protecting:
+            _protecting.remove(self)
 
     def _handle(self, number: int, frame: Optional[FrameType]) -> None:
         self.received = True
@@ -153,7 +153,7 @@ class SigtermHandler:
 
 
 # Those that protect forked processes.
-_prepared: List[SigtermHandler] = []
+_protecting: List[SigtermHandler] = []
 
 
 def _leave_process_group() -> None:
@@ -163,11 +163,11 @@ def _leave_process_group() -> None:
     death of a worker ends the training, so the child leaves the group. It also resets the inherited handler, with which
     nobody could terminate it.
     """
-    if not _prepared:
+    if not _protecting:
         return
-    if any(signal.getsignal(signal.SIGTERM) == handler._handle for handler in _prepared):
+    if any(signal.getsignal(signal.SIGTERM) == handler._handle for handler in _protecting):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _prepared.clear()
+    _protecting.clear()
     with suppress(OSError):
         os.setpgid(0, 0)
 

@@ -63,11 +63,10 @@ from types import SimpleNamespace
 from lightning_sm._shutdown import SigtermHandler
 connector = SimpleNamespace(_signal_connector=SimpleNamespace(_original_handlers={}))
 first = SigtermHandler()
-first.prepare()
 first.install(exits_at_once=False)
 first.restore(connector)
 stop = copy.deepcopy(first)
-stop.prepare()
+stop.install(exits_at_once=True)
 early = os.fork() or time.sleep(60) or os._exit(0)
 stop.install(exits_at_once=False)
 late = os.fork() or time.sleep(60) or os._exit(0)

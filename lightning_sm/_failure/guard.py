@@ -72,10 +72,8 @@ class _Guard:
         following = asyncio.ensure_future(self._stay_connected())
         if self._server is not None:
             self._serving = asyncio.ensure_future(self._server.run())
-        message = await receive(reader)
-        while message is not None:
+        while (message := await receive(reader)) is not None:
             self._handle_rank(message)
-            message = await receive(reader)
         await self._report_end()
         following.cancel()
         if self._connection is not None:
@@ -152,10 +150,8 @@ class _Guard:
         """Receive until the connection ends, and return whether the server has closed it."""
         self._connection = writer
         self._send_state()
-        message = await receive(reader)
-        while message is not None and message.get("kind") != Kind.CLOSED:
+        while (message := await receive(reader)) is not None and message.get("kind") != Kind.CLOSED:
             self._handle_server(message, writer)
-            message = await receive(reader)
         self._connection = None
         writer.close()
         return message is not None

@@ -183,8 +183,6 @@ class FailureMonitor:
 
     def _follow_guards(self) -> None:
         for _ in range(_MAX_GUARDS):
-            if self._stopped.is_set():
-                return
             try:
                 self._guard = _Guard(self.settings)
             except OSError as error:
@@ -196,11 +194,11 @@ class FailureMonitor:
                 return
             self._send_state()
             self._listen(self._guard.connection)
-            if not self._stopped.is_set():
-                log.warning("The failure guard process beside this one has ended.")
-                self._guard.end()
-        if not self._stopped.is_set():
-            log.warning("Failures are not shared with the other ranks from now on.")
+            if self._stopped.is_set():
+                return
+            log.warning("The failure guard process beside this one has ended.")
+            self._guard.end()
+        log.warning("Failures are not shared with the other ranks from now on.")
 
     def _listen(self, connection: socket.socket) -> None:
         """Receive from the guard until it ends or this is stopped."""

@@ -110,12 +110,13 @@ def _exit_blocked(code: int) -> None:
     def run() -> None:
         for function in tuple(_before_forced_exit):
             function()
+        # Here, as it may fail, where nobody reads them any more; the process ends in any case.
+        sys.stdout.flush()
+        sys.stderr.flush()
 
     thread = threading.Thread(target=run, name="lightning-sm-forced-exit", daemon=True)
     thread.start()
     thread.join(_FORCED_EXIT_TIMEOUT)
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(code)
 
 

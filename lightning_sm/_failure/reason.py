@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty
 from types import FrameType, TracebackType
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable, List, Optional, Tuple
 
 from lightning_sm._failure.failure_file import MAX_LENGTH, escape_unprintable
 from lightning_sm._installed import is_installed
@@ -27,6 +27,8 @@ _MAX_MEMBERS = 5
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _QUOTED_FRAME = re.compile(r'^[ \t]*File "([^"\n]+)", line (\d+), in (\S+)', re.MULTILINE)
 _TRACEBACK_HEADER = "Traceback (most recent call last):"
+# Of a frame: class and message stand after the last one.
+_INDENTED_LINE = re.compile(r"^ .*$", re.MULTILINE)
 
 # Exception classes of torch since 2.0 and 2.2: torch/csrc/Exceptions.h.
 _LOST_PEER_CLASSES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
@@ -131,14 +133,14 @@ class FailureReason:
         if not self.hint:
             return f" HINT: See {self.link}" if self.link else ""
         end = f" ({self.link})" if self.link else ""
-        return _truncate(f" HINT: {self.hint}", MAX_LENGTH // 2 - len(end)) + end
+        return _cut_middle(f" HINT: {self.hint}", MAX_LENGTH // 2 - len(end)) + end
 
     def _optional_details(self) -> List[str]:
         """What follows rank and host if there is room, the most useful first."""
         # The most frames that leave room, at least the innermost one.
         all_frames = [f"at {' > '.join(self.frames[start:])}" for start in range(len(self.frames))]
         frames = [each for each in all_frames if len(self.cause) + len(each) + 200 <= MAX_LENGTH] or all_frames[-1:]
-        return frames[:1] + ([f"then {_truncate(self.last_error, 300)}"] if self.last_error else [])
+        return frames[:1] + ([f"then {_cut_middle(self.last_error, 300)}"] if self.last_error else [])
 
 
 def _message_of(error: BaseException) -> str:
@@ -175,11 +177,8 @@ def _quoted_cause(message: str) -> Optional[str]:
         "KeyError: 'x'"
     """
     _, header, quoted = message.rpartition(_TRACEBACK_HEADER)
-    lines: Sequence[str] = quoted.strip("\n").splitlines()
-    for index in range(len(lines) - 1, -1, -1):
-        if lines[index].startswith(" "):
-            return "\n".join(lines[index + 1 :]).strip() or None
-    return None if not header else "\n".join(lines).strip() or None
+    cause = _INDENTED_LINE.split(quoted)[-1].strip()
+    return cause if header and cause else None
 
 
 def is_lost_peer_error(error: BaseException) -> bool:
@@ -232,11 +231,10 @@ def _group_members(error: BaseException) -> List[BaseException]:
 
     The class is built in since Python 3.11; before, the package exceptiongroup defines one of the same name.
     """
-    members: List[BaseException] = []
-    if any(cls.__name__ == "BaseExceptionGroup" for cls in type(error).__mro__):
-        for first in (_exception_chain(member)[-1] for member in getattr(error, "exceptions", ())):
-            members += _group_members(first) or [first]
-    return members
+    if all(cls.__name__ != "BaseExceptionGroup" for cls in type(error).__mro__):
+        return []
+    firsts = (_exception_chain(member)[-1] for member in getattr(error, "exceptions", ()))
+    return [member for first in firsts for member in _group_members(first) or [first]]
 
 
 def package_of(frame: FrameType) -> str:
@@ -271,7 +269,3 @@ def _cut_middle(text: str, length: int) -> str:
         return text
     end = (length - 3) // 2
     return f"{text[: length - 3 - end]} … {text[len(text) - end :]}"
-
-
-def _truncate(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"

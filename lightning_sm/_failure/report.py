@@ -119,11 +119,11 @@ def report_uncaught() -> None:
             with _never_raising():
                 report(values[2])
 
+    @_never_raising()
     def note(status: Any, caller: FrameType) -> None:
-        error = sys.exc_info()[1]
-        with _never_raising():
-            if _is_main_thread():
-                _note_exit(status, error, caller)
+        # In another thread it ends that thread.
+        if threading.current_thread() is threading.main_thread():
+            _note_exit(status, caller)
 
     def note_and_exit(status: Any = None, /) -> NoReturn:
         note(status, sys._getframe(1))
@@ -134,13 +134,12 @@ def report_uncaught() -> None:
         quit_program(self, code)
 
     def report_and_exit_at_once(status: int) -> NoReturn:
-        error, caller = sys.exc_info()[1], sys._getframe(1)
         with _never_raising():
-            _note_exit(status, error, caller)
-            if not is_success(status):
-                report_noted()
-            else:
+            _note_exit(status, sys._getframe(1))
+            if is_success(status):
                 stop_watching()
+            else:
+                report_noted()
         exit_at_once(status)
 
     sys.exit, os._exit = note_and_exit, report_and_exit_at_once
@@ -159,14 +158,10 @@ def _never_raising() -> Iterator[None]:
         log.exception("The failure could not be reported.")
 
 
-def _is_main_thread() -> bool:
-    """Whether ``sys.exit`` ends the program here; elsewhere it ends a thread."""
-    return threading.current_thread() is threading.main_thread()
-
-
-def _note_exit(status: Any, error: Optional[BaseException], caller: FrameType) -> None:
+def _note_exit(status: Any, caller: FrameType) -> None:
     """Note why the program exits: the error that it handles, its message, or what the parser says that calls this."""
     global _exit_code
+    error = sys.exc_info()[1]
     _exit_code = (status,)
     if is_success(status):
         return

@@ -123,10 +123,7 @@ class FailureServer:
         member = None
         try:
             member = self._authenticate(await asyncio.wait_for(receive(reader), _HELLO_TIMEOUT), writer)
-            while member is not None:
-                message = await receive(reader)
-                if message is None:
-                    break
+            while member is not None and (message := await receive(reader)) is not None:
                 self._handle(member, message)
         except asyncio.TimeoutError:
             pass

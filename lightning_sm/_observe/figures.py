@@ -33,15 +33,19 @@ def figure(steps: Sequence[int], values: Sequence[float], restarts: Sequence[int
 
     parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" data-first="{first}" data-last="{last}" aria-hidden="true">']
     ticks, digits = _ticks(low, high, 4)
-    for tick in ticks:
-        parts.append(f'<path class="tick" d="M{LEFT} {y(tick):.1f}H{RIGHT}"/>')
-        parts.append(f'<text x="{LEFT - 5}" y="{y(tick) + 4:.1f}" class="value">{tick * scale:.{digits}g}</text>')
-    for tick in sorted({round(tick) for tick in _ticks(first, last, 5)[0]}):
-        if first <= tick <= last:
-            parts.append(f'<text x="{x(tick):.1f}" y="{_BOTTOM + 15}" class="step">{tick:,}</text>')
-    for step in restarts:
-        if first <= step <= last:
-            parts.append(f'<path class="restart" d="M{x(step):.1f} {_TOP}V{_BOTTOM}"/>')
+    parts += [
+        f'<path class="tick" d="M{LEFT} {y(tick):.1f}H{RIGHT}"/>'
+        f'<text x="{LEFT - 5}" y="{y(tick) + 4:.1f}" class="value">{tick * scale:.{digits}g}</text>'
+        for tick in ticks
+    ]
+    parts += [
+        f'<text x="{x(tick):.1f}" y="{_BOTTOM + 15}" class="step">{tick:,}</text>'
+        for tick in sorted({round(tick) for tick in _ticks(first, last, 5)[0]})
+        if first <= tick <= last
+    ]
+    parts += [
+        f'<path class="restart" d="M{x(step):.1f} {_TOP}V{_BOTTOM}"/>' for step in restarts if first <= step <= last
+    ]
     points = [(x(step), y(value / scale)) for step, value in zip(steps, values)]
     line = " ".join(f"{across:.1f},{down:.1f}" for across, down in points)
     parts.append(f'<polyline class="line" points="{line}"/>')

@@ -178,8 +178,7 @@ class History:
         """Return the history that :meth:`to_plain` was called on."""
         history = cls()
         for saved in content["curves"]:
-            points = {name: list(saved[name]) for name in ("steps", "values")}
-            curve = Curve(**{**saved, **points, "kind": Kind(saved["kind"])})
+            curve = Curve(**{**saved, "kind": Kind(saved["kind"])})
             history._curves[curve.kind.value, curve.name] = curve
         history.attempts = [Attempt(**attempt) for attempt in content["attempts"]]
         return history

@@ -385,8 +385,9 @@ class Sender:
             if len(values) == 1:
                 self._lost += 1
                 self._say(
-                    f"{self.name} refuses {kind[:-1]} {values[0].key!r}, which is left out: {_text(error)} HINT: "
-                    "Rename or shorten it; a parameter keeps the value of the run's first start."
+                    "refuses",
+                    f"{kind[:-1]} {values[0].key!r}, which is left out: {_text(error)} HINT: Rename or shorten it; a "
+                    "parameter keeps the value of the run's first start.",
                 )
                 return
             middle = len(values) // 2
@@ -400,17 +401,16 @@ class Sender:
 
     def _warn(self, error: Exception) -> None:
         self._say(
-            f"{self.name} fails, training goes on. Metrics are kept, and sent again every {self._pause:g} s: "
-            f"{_text(error)} HINT: Nothing is to be done if it is away for a while. Else check that it runs, and the "
-            "access of the job's role."
+            "fails,",
+            f"training goes on. Metrics are kept, and sent again every {self._pause:g} s: {_text(error)} HINT: Nothing "
+            "is to be done if it is away for a while. Else check that it runs, and the access of the job's role.",
         )
 
-    def _say(self, text: str) -> None:
-        """Write a warning; of those that begin alike the first one."""
-        beginning = text[: len(self.name) + 6]
-        if beginning not in self._said:
-            self._said.add(beginning)
-            log.warning("%s", text)
+    def _say(self, what: str, text: str) -> None:
+        """Write a warning, the first time that the server does this."""
+        if what not in self._said:
+            self._said.add(what)
+            log.warning("%s %s %s", self.name, what, text)
 
 
 def _text(error: Exception, length: int = 300) -> str:

@@ -10,7 +10,7 @@ import math
 import re
 import time
 from itertools import islice
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 from lightning_sm._lightning.observing import (
     around_fetches,
@@ -19,6 +19,7 @@ from lightning_sm._lightning.observing import (
     evaluated_loaders,
     seconds_of_timers,
 )
+from lightning_sm._lightning.replaced_method import UndoList
 from lightning_sm._lightning.restart import loaders_of
 from lightning_sm._logging import log
 from lightning_sm._observe.harmless import harmless
@@ -90,11 +91,11 @@ class Progress:
         self._reset()
 
     def __getstate__(self) -> Any:
-        """A copy is attached to no trainer, and has no thread."""
-        return {**vars(self), "_undo": [], "_detector": None}
+        """A copy has no thread."""
+        return {**vars(self), "_detector": None}
 
     def _reset(self) -> None:
-        self._undo: List[Callable[[], None]] = []
+        self._undo = UndoList()
         self._detector: Optional[StallDetector] = None
         self._fit: Optional[_Stage] = None
         self._evaluation: Optional[_Stage] = None
@@ -108,14 +109,13 @@ class Progress:
 
     @harmless(_LINES)
     def set_up(self, trainer: Any, writes: bool) -> None:
-        """Attach to the trainer's loops.
+        """Attach to the trainer's loops; after :meth:`end`, where it was attached before.
 
         Args:
             trainer: The trainer, in ``setup``.
             writes: Whether lines are wanted.
         """
-        self.end()
-        self._undo = around_fetches(trainer, self._fetch_started, self._fetch_ended)
+        self._undo.extend(around_fetches(trainer, self._fetch_started, self._fetch_ended))
         if writes:
             self._writes = bool(trainer.is_global_zero)
             self._detector = StallDetector(_STALL_INTERVALS * self.every, lambda: self._waiting(trainer))
@@ -134,10 +134,10 @@ class Progress:
 
     @harmless(_LINES)
     def begin(self, state: str = "before the first batch") -> None:
-        """Begin to watch, before something that has batches."""
+        """Note what goes on, and watch from now on."""
         self._state = state
         if self._detector is not None:
-            self._detector.start()
+            self._detector.beat()
         if self._writes and self._next_line == math.inf:
             self._next_line = time.monotonic() + self.every
 
@@ -169,9 +169,7 @@ class Progress:
         if self._fit is None:
             return
         self._fit.count(batch, batch_idx + 1)
-        self._state = "after a batch"
-        if self._detector is not None:
-            self._detector.beat()
+        self.begin("after a batch")
         if self.training.latest >= self._next_line:
             epoch_eta, fit_eta = self._estimates(trainer, self._fit)
             fields = {
@@ -268,9 +266,7 @@ class Progress:
     def end_evaluation_batch(self, trainer: Any, batch: Any, loader: int) -> None:
         """Count a batch, and write a line if one is due."""
         stage = self._evaluation
-        self._state = "after a batch"
-        if self._detector is not None:
-            self._detector.beat()
+        self.begin("after a batch")
         if stage is not None:
             stage.count(batch, stage.batch + 1, loader)
             if stage.counter.latest >= self._next_line:
@@ -306,8 +302,7 @@ class Progress:
     def end(self) -> None:
         """Stop watching, and detach from the trainer."""
         self._stop_watching()
-        for undo in self._undo:
-            undo()
+        self._undo.run()
         self._reset()
 
     def _write(self, head: str, fields: _Fields, metrics: Mapping[str, Any] = {}) -> None:

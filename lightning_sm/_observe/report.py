@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Iterable, Mapping, Optional, Tuple
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._observe.history import History
@@ -30,6 +30,7 @@ Rows = Tuple[Tuple[str, str], ...]
 # Of model.json, in this order; the versions stand in a table of their own.
 _EXPORT_KEYS = ("file", "format", "class_path", "submodule", "checkpoint", "monitor", "score", "epoch", "global_step",
                 "ended", "stopped_by")  # fmt: skip
+_EXPORT_GROUPS = ("example", "comparison", "metrics", "hparams", "details")
 _MAX_TEXT = 2_000
 
 
@@ -80,15 +81,17 @@ def rows_of_job(job: TrainingJob) -> Rows:
     """What SageMaker says of the job; empty outside a container."""
     if not job.in_container:
         return ()
-    rows: List[Tuple[str, Any]] = [
-        ("name", job.name),
-        ("hosts", ", ".join(job.world_hosts)),
-        ("this host", job.current_host),
-        ("instance type", job.current_instance_type),
-        ("GPUs of this host", job.num_gpus),
-        ("network interface", job.network_interface_name),
-    ]
-    return _texts([*rows, *((f"channel {name}", channel.path) for name, channel in job.data_channels.items())])
+    return _texts(
+        [
+            ("name", job.name),
+            ("hosts", ", ".join(job.world_hosts)),
+            ("this host", job.current_host),
+            ("instance type", job.current_instance_type),
+            ("GPUs of this host", job.num_gpus),
+            ("network interface", job.network_interface_name),
+            *((f"channel {name}", channel.path) for name, channel in job.data_channels.items()),
+        ]
+    )
 
 
 def rows_of_topology(topology: Topology, *, world_size: int, num_nodes: int, backend: Optional[str] = None) -> Rows:
@@ -103,13 +106,15 @@ def rows_of_topology(topology: Topology, *, world_size: int, num_nodes: int, bac
     names = ("world_size", "num_nodes", "local_world_size", "main_address", "main_port")
     facts = ((name, getattr(topology, name)) for name in names)
     read = [(name, f"{value} ← {topology.sources.get(name, 'default')}") for name, value in facts if value is not None]
-    world: List[Tuple[str, Any]] = [
-        ("launcher", topology.launcher),
-        ("processes", world_size),
-        ("hosts", num_nodes),
-        ("backend", backend),
-    ]
-    return _texts([*world, *read])
+    return _texts(
+        [
+            ("launcher", topology.launcher),
+            ("processes", world_size),
+            ("hosts", num_nodes),
+            ("backend", backend),
+            *read,
+        ]
+    )
 
 
 def rows_of_versions(namespace: Namespace, packages: Mapping[str, str]) -> Rows:
@@ -124,15 +129,17 @@ def rows_of_versions(namespace: Namespace, packages: Mapping[str, str]) -> Rows:
     nccl = None
     with suppress(Exception):  # a build of torch without NCCL
         nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.version.cuda else None
-    rows: List[Tuple[str, Any]] = [
-        ("lightning-sm", __version__),
-        (namespace.name, namespace.module().__version__),
-        ("torch", torch.__version__),
-        ("CUDA", torch.version.cuda),
-        ("NCCL", nccl),
-        ("Python", sys.version.split()[0]),
-    ]
-    return _texts([*rows, *packages.items()])
+    return _texts(
+        [
+            ("lightning-sm", __version__),
+            (namespace.name, namespace.module().__version__),
+            ("torch", torch.__version__),
+            ("CUDA", torch.version.cuda),
+            ("NCCL", nccl),
+            ("Python", sys.version.split()[0]),
+            *packages.items(),
+        ]
+    )
 
 
 def rows_of_export(path: str) -> Rows:
@@ -143,15 +150,18 @@ def rows_of_export(path: str) -> Rows:
     """
     with open(path, encoding="utf-8") as file:
         content = json.load(file)
-    rows: List[Tuple[str, Any]] = [
-        ("directory", os.path.dirname(path)),
-        *((name, content.get(name)) for name in _EXPORT_KEYS),
-    ]
-    rows.append(("files", ", ".join(map(str, content.get("files") or ()))))
-    for name in ("example", "comparison", "metrics", "hparams", "details"):
-        for key, value in (content.get(name) or {}).items():
-            rows.append((f"{name}.{key}", json.dumps(value) if isinstance(value, (list, dict)) else value))
-    return _texts(rows)
+    return _texts(
+        [
+            ("directory", os.path.dirname(path)),
+            *((name, content.get(name)) for name in _EXPORT_KEYS),
+            ("files", ", ".join(map(str, content.get("files") or ()))),
+            *(
+                (f"{name}.{key}", json.dumps(value) if isinstance(value, (list, dict)) else value)
+                for name in _EXPORT_GROUPS
+                for key, value in (content.get(name) or {}).items()
+            ),
+        ]
+    )
 
 
 def _texts(rows: Iterable[Tuple[str, Any]]) -> Rows:

@@ -32,8 +32,8 @@ class Waiting(NamedTuple):
 class StallDetector:
     """Writes a warning when :meth:`beat` has not been called for a while, again after twice the time, and so on.
 
-    When it goes on, a line says that, too. A process that is forked from this one, such as a worker of a data loader,
-    has no thread and writes nothing.
+    When it goes on, a line says that, too. The thread that calls it first is watched, until :meth:`stop`. A process
+    that is forked from this one, such as a worker of a data loader, has no thread of its own and writes nothing.
 
     Args:
         seconds: How long nothing must have happened.
@@ -47,15 +47,6 @@ class StallDetector:
         self._stop = threading.Event()
         self._thread: Optional[threading.Thread] = None
         self._watched = 0
-
-    def start(self) -> None:
-        """Watch the thread that calls this, from now on."""
-        self.beat()
-        if self._thread is not None:
-            return
-        self._watched, self._stop = threading.get_ident(), threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(self._stop,), name="lightning-sm-stalls", daemon=True)
-        self._thread.start()
 
     def stop(self) -> None:
         """End the thread."""
@@ -73,6 +64,12 @@ class StallDetector:
             waiting = self._describe()
             log.info("progress %s goes on: after seconds=%d %s", waiting.stage, now - self._beat, waiting.position)
         self._beat = now
+        if self._thread is None:
+            self._watched, self._stop = threading.get_ident(), threading.Event()
+            self._thread = threading.Thread(
+                target=self._run, args=(self._stop,), name="lightning-sm-stalls", daemon=True
+            )
+            self._thread.start()
 
     def _run(self, stop: threading.Event) -> None:
         limit, seen = self.seconds, self._beat

@@ -26,6 +26,8 @@ _MAX_DELAY = 300.0
 _PAUSES = 9
 # Seconds from the start of the thread to its first upload, which shows early that nothing can be uploaded.
 _FIRST_DELAY = 5.0
+# Seconds that the end of a fit, or of the process, waits for the last upload.
+_LAST_SECONDS = 30.0
 
 # Names of old buckets have capitals and underscores.
 _S3_URL = re.compile(r"s3://[A-Za-z0-9._-]{1,255}(/[^?#]*)?")
@@ -98,24 +100,20 @@ class DirectoryUpload:
             self._thread = threading.Thread(target=self._run, name="tensorboard-upload", daemon=True)
             self._thread.start()
 
-    def stop(self, seconds: float) -> None:
-        """Upload what has changed, and nothing after it. A warning names what could not be uploaded.
-
-        Args:
-            seconds: How long to wait at most.
-        """
+    def stop(self) -> None:
+        """Upload what has changed, and nothing after it. A warning names what could not be uploaded in time."""
         if self._thread is None or self._stop.is_set() or self._pid != os.getpid():
             return
         self._stop.set()
-        self._thread.join(seconds)
+        self._thread.join(_LAST_SECONDS)
         for target in self._targets:
-            target.report_rest(f"not finished after {seconds:g} s" if self._thread.is_alive() else "")
+            target.report_rest(f"not finished after {_LAST_SECONDS:g} s" if self._thread.is_alive() else "")
 
     def _at_exit(self) -> None:
         """Upload what was written after :meth:`stop`, such as figures that a script adds after ``fit``."""
         if self._pid != os.getpid():
             return
-        self.stop(_AT_EXIT)
+        self.stop()
         # What failed a moment ago, or hangs, is not tried again, for the process is to end.
         has_ended = self._thread is not None and not self._thread.is_alive()
         if has_ended and not any(target.error for target in self._targets):
@@ -140,10 +138,6 @@ class DirectoryUpload:
             log.debug("TensorBoard files could not be flushed: %s", error)
         for target in self._targets:
             target.upload()
-
-
-# Seconds that the end of the process waits for an upload.
-_AT_EXIT = 30.0
 
 
 @functools.lru_cache(maxsize=None)
@@ -202,8 +196,8 @@ class _Target:
                     if stat.S_ISREG(found.st_mode) and self._uploaded.get(name) != state:
                         yield name, state
 
-    def report_rest(self, reason: str = "") -> None:
-        """Warn of files that are not, or not completely, uploaded."""
+    def report_rest(self, reason: str) -> None:
+        """Warn of files that are not, or not completely, uploaded for this reason or because of an error."""
         rest = [name for name, _ in self.changed()]
         if rest and (reason or self.error):
             log.warning(

@@ -88,7 +88,6 @@ class GracefulStopMixin(Callback):
         # From here on the sudden exit of this rank is reported as a failure.
         set_training(True)
         forget_exit()
-        self._sigterm.prepare()
         install = partial(self._sigterm.install, exits_at_once=True)
         install()
         # Lightning's handler replaces ours, long before the first batch.

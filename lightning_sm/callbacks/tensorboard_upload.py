@@ -9,9 +9,6 @@ from lightning_sm._observe.upload import DirectoryUpload, check_packages
 
 __all__ = ["TensorBoardUploadMixin"]
 
-# Seconds that the end of fit, or of a fit that failed, waits for the last upload.
-_LAST_SECONDS = 30.0
-
 
 class TensorBoardUploadMixin(Callback):
     """Upload the files of local log directories to remote storage while training goes on.
@@ -83,7 +80,7 @@ class TensorBoardUploadMixin(Callback):
 
     def _stop(self) -> None:
         if self._upload is not None:
-            self._upload.stop(_LAST_SECONDS)
+            self._upload.stop()
 
     def _flush(self) -> None:
         """Let the loggers' writers write to their files what is in their queues, which they do every 2 minutes."""

@@ -5,7 +5,7 @@ import math
 import multiprocessing
 import os
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from lightning_sm._duration import duration_of_option
 from lightning_sm._export import distribution_versions
@@ -354,13 +354,11 @@ def _describe_end(trainer: Any, error: Optional[BaseException], job: TrainingJob
     return Outcome.FAILED, describe_failure(error, job)
 
 
-def _learning_rates(trainer: Any) -> List[Tuple[str, Any]]:
+def _learning_rates(trainer: Any) -> Iterator[Tuple[str, Any]]:
     optimizers = trainer.optimizers
-    rates = []
     for index, optimizer in enumerate(optimizers):
         name = type(optimizer).__name__ + (f" {index}" if len(optimizers) > 1 else "")
         groups = optimizer.param_groups
         for number, group in enumerate(groups[:_MAX_GROUPS]):
             if "lr" in group:
-                rates.append((f"{name}, group {number}" if len(groups) > 1 else name, group["lr"]))
-    return rates
+                yield f"{name}, group {number}" if len(groups) > 1 else name, group["lr"]

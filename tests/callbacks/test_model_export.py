@@ -198,7 +198,7 @@ def test_best_and_last_weights(container, name, weights):
     assert container.summary["score"] == (float(best.best_model_score) if weights == "best" else None)
 
 
-def test_best_checkpoint_is_loaded_with_weights_only(container):
+def test_best_checkpoint_is_loaded_with_weights_only(container, lines):
     class Saves(PL.module().Callback):
         def on_save_checkpoint(self, trainer, pl_module, checkpoint):
             checkpoint["extra"] = Extra()
@@ -206,19 +206,10 @@ def test_best_checkpoint_is_loaded_with_weights_only(container):
     model, data = nets("state_dict")
     best = PL.module("callbacks").ModelCheckpoint(monitor="val_loss", dirpath=str(container.base / "best"))
     before = Extra.loaded
-    with log_lines() as lines:
-        fit_net(container, model, data, best, Saves(), weights_only=True)
+    fit_net(container, model, data, best, Saves(), weights_only=True)
     assert Extra.loaded == before
     assert "Exported the last model (no readable checkpoint with the best val_loss)" in lines[-1]
     assert (container.summary["checkpoint"], container.summary["monitor"]) == (None, None)
-
-
-def test_submodule_of_a_model_without_forward(container):
-    options = {"export": "torchscript", "export_submodule": "encoder", "export_example_input": [1, 4]}
-    model = Headless()
-    fit_net(container, model, {"train_dataloaders": loader()}, **options)
-    part = torch.jit.load(str(container.model / "model.pt"))
-    assert_equal(part.state_dict(), model.encoder.state_dict())
 
 
 class TwoInputs(Net):
@@ -274,14 +265,13 @@ class SavesPretrained(PL.module().Callback):
         self.weights.write_text(f"trained for {trainer.max_epochs} epochs")
 
 
-def test_a_whole_model_counts_as_the_programs_own_if_it_is_written_during_the_fit(container):
+def test_a_whole_model_counts_as_the_programs_own_if_it_is_written_during_the_fit(container, lines):
     saves = SavesPretrained(container.model)
     model, data = nets("state_dict")
     fit_net(container, model, data)  # which begins from what is there
     assert container.summary["file"] == "model.pt"
     (container.model / "model.json").unlink()
-    with log_lines() as lines:
-        fit_net(container, model, data, saves)
+    fit_net(container, model, data, saves)
     assert "Exported nothing: the program has written base/pytorch_model.bin to" in lines[-1]
     assert not (container.model / "model.json").exists()
 

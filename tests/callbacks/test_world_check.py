@@ -7,7 +7,6 @@ from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm.errors import LightningSMError, TopologyError
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.tiny import loader, tiny_model
-from tests.projects.container import log_lines
 
 pytestmark = pytest.mark.usefixtures("one_namespace")
 
@@ -53,27 +52,25 @@ def test_a_printed_config_leaves_the_world_open(container, in_environ, capsys, l
     assert type(trainer.strategy).__name__ == "SMDDPStrategy"
 
 
-def test_a_config_that_a_job_of_two_hosts_saved_is_accepted_on_one(container, in_environ, capsys):
+def test_a_config_that_a_job_of_two_hosts_saved_is_accepted_on_one(container, in_environ, capsys, lines):
     printed(container, capsys, "--trainer.num_nodes=2", "--trainer.devices=4", "--trainer.strategy=smddp")
     in_environ(_LAUNCHERS["torchrun"])
     trainer = container.cli().trainer
     assert (trainer.world_size, trainer.num_nodes) == (2, 1)
     in_environ({"RANK": "0", "LOCAL_RANK": "0"})
-    with log_lines() as lines:
-        container.cli()
+    container.cli()
     (table,) = (line for line in lines if "SageMaker settings" in line)
     assert "trainer.num_nodes = 1 ← GROUP_WORLD_SIZE (replaces 2 from printed.yaml)" in table
     assert "trainer.devices = 2 ← LOCAL_WORLD_SIZE (replaces 4 from printed.yaml)" in table
 
 
-def test_a_config_of_two_hosts_on_a_laptop(container, capsys, monkeypatch):
+def test_a_config_of_two_hosts_on_a_laptop(container, capsys, monkeypatch, lines):
     printed(container, capsys, "--trainer.num_nodes=2", "--trainer.strategy=ddp", "--trainer.devices=1")
     container.leave()
     monkeypatch.setenv("LIGHTNING_SM_ONE_HOST", "")
     monkeypatch.delenv("LIGHTNING_SM_ONE_HOST")
     words = ("--config", "printed.yaml", "--trainer.accelerator=cpu", "--data.data_dir=here")
-    with log_lines() as lines:
-        assert container.cli(*words).trainer.world_size == 1
+    assert container.cli(*words).trainer.world_size == 1
     assert lines == ["trainer.num_nodes is 2, but no launcher or cluster started this process: training on one host."]
     # Lightning sets the port for the processes that it starts from here.
     monkeypatch.setenv("MASTER_PORT", "1234")
@@ -107,10 +104,9 @@ def test_an_environment_beside_a_single_device(container, in_environ, launcher):
     assert trainer.test(model, loader(), verbose=False)
 
 
-def test_without_us_one_line_says_that_a_process_trains_alone(container, in_environ):
+def test_without_us_one_line_says_that_a_process_trains_alone(container, in_environ, lines):
     launch(container, in_environ, "torchrun")
-    with log_lines() as lines:
-        PL.module().Trainer(**quiet(devices=1, enable_checkpointing=False)).fit(tiny_model(PL.module()), loader())
+    PL.module().Trainer(**quiet(devices=1, enable_checkpointing=False)).fit(tiny_model(PL.module()), loader())
     (line,) = (line for line in lines if "trains alone" in line)
     assert "has 1 process(es), but the job has this world: launcher='torchrun'" in line
 

@@ -5,9 +5,9 @@ from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 
 
-def address(opt_ml, environ=None, port=7777, **hyperparameters):
+def address(opt_ml, port=7777, **hyperparameters):
     opt_ml.hyperparameters(sagemaker_job_name="job-1", **hyperparameters)
-    job = TrainingJob.resolve({**opt_ml.environ(), **(environ or {})})
+    job = TrainingJob.resolve(opt_ml.environ())
     return job_address(job, Topology("torchrun", main_address="algo-1", main_port=port, num_nodes=2))
 
 

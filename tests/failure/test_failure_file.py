@@ -4,7 +4,6 @@ import pytest
 
 from lightning_sm._failure import failure_file
 from lightning_sm._failure.failure_file import count_oom_kills, write_failure
-from tests.projects.container import log_lines
 
 
 @pytest.fixture
@@ -31,20 +30,19 @@ def test_outside_a_container_and_before_a_restart_nothing_is_written(tmp_path, p
     assert path.exists()
 
 
-def test_a_file_that_cannot_be_written(tmp_path):
+def test_a_file_that_cannot_be_written(tmp_path, lines):
     (tmp_path / "file").write_text("")
-    with log_lines() as lines:
-        write_failure(str(tmp_path / "file" / "failure"), "reason")
+    write_failure(str(tmp_path / "file" / "failure"), "reason")
     assert "could not be written" in lines[0]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_leaves_no_empty_file_which_nobody_would_replace(path, monkeypatch):
+def test_a_full_disk_leaves_no_empty_file_which_nobody_would_replace(path, monkeypatch, lines):
     def open_full(name, mode, buffering):
         path.touch(exist_ok=False)
         return open("/dev/full", "wb", buffering)
 
-    with monkeypatch.context() as patch, log_lines() as lines:
+    with monkeypatch.context() as patch:
         patch.setattr(failure_file, "open", open_full, raising=False)
         write_failure(str(path), "reason")
     assert "No space left" in lines[0]

@@ -104,7 +104,7 @@ _WORKER = (
         ("-- Process 1:\nTraceback (most recent call last):\n  File 'a.py'\nOSError: two\nlines", "OSError: two lines"),
         ("Traceback (most recent call last):\nKeyError", "KeyError"),
         ('Traceback (most recent call last):\n  File "a.py", line 1, in f\n', None),
-        ("plain", None),
+        ("cannot read:\n  a.png\nConvert it.", None),
     ],
 )
 def test_what_a_quoted_traceback_ends_with(message, cause):

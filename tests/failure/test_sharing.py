@@ -87,6 +87,14 @@ def test_a_rank_that_is_blocked_exits_while_it_trains(cluster, joined):
     until(lambda: first.exits == [1])
 
 
+def test_a_blocked_process_ends_also_where_its_output_cannot_be_written():
+    code = (
+        "import sys, threading, time; from lightning_sm._failure.process import _exit_blocked; sys.stdout.close()\n"
+        "threading.Thread(target=_exit_blocked, args=(3,)).start(); time.sleep(20)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 3
+
+
 @pytest.mark.parametrize("killed", [0, 1])
 def test_the_loss_of_a_guard_ends_nothing(cluster, killed):
     ranks = cluster.start(exit_timeout=0.1)

@@ -8,7 +8,6 @@ import pytest
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.environ import mpirun
 from tests.observe.form import progress_lines
-from tests.projects.container import log_lines
 
 PL = installed_namespaces()[-1].module()
 
@@ -17,11 +16,9 @@ SHOWN = ("--config=config.yaml", "--trainer.enable_progress_bar=true", "--traine
 
 
 def here(container, *words):
-    """Run it in this process, and return the trainer and the package's lines."""
+    """Run it in this process, and return the trainer."""
     container.opt_ml.write("hyperparameters.json", {})
-    with log_lines() as lines:
-        trainer = container.cli(*words, run=True).trainer
-    return trainer, lines
+    return container.cli(*words, run=True).trainer
 
 
 def shown(trainer):
@@ -53,10 +50,10 @@ def test_the_summary_has_no_boxes_of_rich(container, monkeypatch):
     ],
     ids=["none", "tqdm", "rich", "ours"],
 )  # fmt: skip
-def test_beside_what_the_user_says(container, words, every):
+def test_beside_what_the_user_says(container, words, every, lines):
     if "Rich" in words[-1]:
         pytest.importorskip("rich")
-    trainer, lines = here(container, "fit", "--config=config.yaml", *words)
+    trainer = here(container, "fit", "--config=config.yaml", *words)
     assert shown(trainer) == ([], [every or 30])
     assert bool(progress_lines(lines)) == (every is not None)
 
@@ -67,10 +64,10 @@ def test_beside_what_the_user_says(container, words, every):
     [("stdout", {}), ("stderr", {}), ("stdout", mpirun(0, 1, 0, 1, MASTER_ADDR="127.0.0.1"))],
     ids=["stdout", "stderr", "mpirun's pseudo-terminal"],
 )
-def test_in_a_terminal_the_normal_bar_stays(container, in_environ, stream, launcher, monkeypatch):
+def test_in_a_terminal_the_normal_bar_stays(container, in_environ, stream, launcher, monkeypatch, lines):
     monkeypatch.setattr(getattr(sys, stream), "isatty", lambda: True, raising=False)
     in_environ(launcher)
-    trainer, lines = here(container, "fit", *SHOWN)
+    trainer = here(container, "fit", *SHOWN)
     bars, every = shown(trainer)
     assert (len(bars), every) == ((0, [30]) if launcher else (1, [math.inf]))
     assert bool(progress_lines(lines)) is bool(launcher)

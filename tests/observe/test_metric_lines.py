@@ -8,7 +8,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lightning_sm import metric_definitions
 from lightning_sm._observe.metrics import metric_lines, metric_names, metric_regex
+from lightning_sm.errors import MetricDefinitionError
 
 _NASTY = [
     *("loss", "val_loss", "train/loss", "loss_step", "loss_epoch", "oss", "a loss", "loss b", "step", "epoch", "3"),
@@ -98,3 +100,22 @@ def test_thousands_of_metrics_and_endless_names():
         "names of more than 255 characters": 1,
         "more than 1000 scalars at once": 2001,
     }
+
+
+def test_each_name_is_defined_once():
+    assert [each["Name"] for each in metric_definitions(iter(["b", "a", "b"]))] == ["b", "a"]
+    assert [each["Name"] for each in metric_definitions("val_loss")] == ["val_loss"]
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ([], "No metric was found to define."),
+        (["größe"], "The metric 'größe' is not of printable ASCII characters."),
+        (["a\nb"], r"The metric 'a\\nb' is not of printable ASCII characters."),
+    ],
+)
+def test_what_cloudwatch_does_not_take(names, problem):
+    with pytest.raises(MetricDefinitionError, match=problem) as caught:
+        metric_definitions(names)
+    assert caught.value.hint

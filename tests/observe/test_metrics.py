@@ -121,16 +121,15 @@ def test_what_is_left_out_is_said_once_and_what_cannot_be_read_ends_nothing():
     assert len([line for line in lines if line.startswith("No more metric lines")]) == 1
 
 
-def test_validation_and_test_alone():
+def test_validation_and_test_alone(lines):
     trainer = PL.Trainer(accelerator="cpu", logger=False, callbacks=[monitor()], enable_progress_bar=False)
-    with log_lines() as lines:
-        trainer.validate(tiny_model(PL), loader(), verbose=False)
-        trainer.test(tiny_model(PL), loader(), verbose=False)
+    trainer.validate(tiny_model(PL), loader(), verbose=False)
+    trainer.test(tiny_model(PL), loader(), verbose=False)
     assert [len(values(name, lines)) for name in ("val_loss", "val_count", "test_loss")] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("how", ["callback", "tuner"])
-def test_a_search_is_no_training(how, tmp_path, monkeypatch):
+def test_a_search_is_no_training(how, tmp_path, monkeypatch, lines):
     monkeypatch.chdir(tmp_path)
     callbacks = [callback_class(NAMESPACE, "TrainingMonitor")("1h", report="report")]
     if how == "callback":
@@ -138,11 +137,10 @@ def test_a_search_is_no_training(how, tmp_path, monkeypatch):
     arguments = {"enable_checkpointing": False, "enable_model_summary": False, "log_every_n_steps": 1}
     trainer = PL.Trainer(accelerator="cpu", max_epochs=1, logger=False, callbacks=callbacks, **arguments)
     model = Model()
-    with log_lines() as lines:
-        if how == "tuner":
-            NAMESPACE.module("tuner").Tuner(trainer).lr_find(model, loader(), loader(), num_training=4)
-        assert lines == []
-        trainer.fit(model, loader(), loader())
+    if how == "tuner":
+        NAMESPACE.module("tuner").Tuner(trainer).lr_find(model, loader(), loader(), num_training=4)
+    assert lines == []
+    trainer.fit(model, loader(), loader())
     # Lightning before 2.5 trains fewer batches after a search by a callback, and validates no more.
     assert values("val_count", lines) == ([28] if "val_count" in trainer.callback_metrics else [])
     assert len(values("loss_step", lines)) == trainer.global_step

@@ -21,7 +21,6 @@ from lightning_sm._observe.mlflow import Sender
 from lightning_sm.errors import LoggerError
 from tests.helpers.processes import local_rendezvous
 from tests.helpers.tiny import loader, tiny_model, weights
-from tests.projects.container import log_lines
 
 pytestmark = pytest.mark.full
 
@@ -80,18 +79,6 @@ def fit(uri=None, model=None, epochs=1, ckpt=False, **more):
     )
     trainer.fit(model or tiny_model(pl), loader(), loader())
     return trainer
-
-
-@pytest.mark.parametrize("words", [(), ("--trainer.logger=MLFlowLogger", "--trainer.logger.log_model=false")])
-def test_the_cli(container, proxy, runs, job_name, words):
-    container.hyperparameters({"sagemaker.mlflow_arn": proxy.url})
-    result = container.run("train.py", "fit", "--config=config.yaml", "--trainer.log_every_n_steps=1", *words)
-    assert result.returncode == 0, result.stderr[-3000:]
-    (run,) = runs()
-    assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
-    assert "loss" in run.data.metrics
-    assert f"tracking_uri = {proxy.url} ← sagemaker.mlflow_arn" in result.stderr
-    assert "list index out of range" not in result.stderr
 
 
 def test_the_variable_of_mlflow(container, proxy, runs, job_name):
@@ -176,7 +163,9 @@ def test_the_status_while_a_continued_run_trains_and_when_it_fails(proxy, runs):
     assert set(seen) == {"RUNNING"}
 
 
-def test_a_server_that_goes_away_and_comes_back_also_where_checkpoints_are_logged(proxy, runs, monkeypatch, tmp_path):
+def test_a_server_that_goes_away_and_comes_back_also_where_checkpoints_are_logged(
+    proxy, runs, monkeypatch, tmp_path, lines
+):
     from pytorch_lightning.loggers import MLFlowLogger
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -189,8 +178,7 @@ def test_a_server_that_goes_away_and_comes_back_also_where_checkpoints_are_logge
 
     saves = pl.callbacks.ModelCheckpoint(str(tmp_path), save_top_k=-1)
     logger = MLFlowLogger(tracking_uri=proxy.url, log_model="all")
-    with log_lines() as lines:
-        fit(proxy.url, epochs=5, ckpt=True, logger=logger, callbacks=[Away(), saves])
+    fit(proxy.url, epochs=5, ckpt=True, logger=logger, callbacks=[Away(), saves])
     (run,) = runs()
     assert run.info.status == "FINISHED"
     assert [step for step, _ in runs.history(run, "train_loss")] == [7, 15, 23, 31, 39]
@@ -210,7 +198,7 @@ def test_the_run_that_a_variable_names(proxy, runs, monkeypatch, job_name):
     assert "train_loss" in found[run_id].data.metrics
 
 
-def test_a_server_that_hangs_at_the_end(proxy, runs, monkeypatch):
+def test_a_server_that_hangs_at_the_end(proxy, runs, monkeypatch, lines):
     monkeypatch.setattr(Sender.__init__, "__kwdefaults__", {**Sender.__init__.__kwdefaults__, "patience": 1.0})
     monkeypatch.setitem(mlflow_logger._LIMITS_AT_END, "MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
 
@@ -218,14 +206,13 @@ def test_a_server_that_hangs_at_the_end(proxy, runs, monkeypatch):
         def on_train_epoch_end(self, *_):
             proxy.seconds = 8.0
 
-    with log_lines() as lines:
-        started = time.monotonic()
-        fit(proxy.url, callbacks=[Hang()])
-        assert time.monotonic() - started < 7
+    started = time.monotonic()
+    fit(proxy.url, callbacks=[Hang()])
+    assert time.monotonic() - started < 7
     assert sum("values were not logged to MLflow" in line for line in lines) == 1
 
 
-def test_a_password_in_the_address_is_shown_nowhere(container, proxy, runs, monkeypatch):
+def test_a_password_in_the_address_is_shown_nowhere(container, proxy, runs, monkeypatch, lines):
     uri = proxy.url.replace("://", "://me:hunter2pw@")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
@@ -233,8 +220,7 @@ def test_a_password_in_the_address_is_shown_nowhere(container, proxy, runs, monk
         def on_train_start(self, *_):
             proxy.status = -1
 
-    with log_lines() as lines:
-        fit(uri, callbacks=[Gone()])
+    fit(uri, callbacks=[Gone()])
     proxy.status = None
     assert any("fails, training goes on" in line for line in lines)
     assert "***@127.0.0.1" in "\n".join(lines)
@@ -247,11 +233,10 @@ def test_a_password_in_the_address_is_shown_nowhere(container, proxy, runs, monk
     assert "hunter2pw" not in result.stderr + result.stdout + container.failure
 
 
-def test_a_ready_made_logger(proxy, runs, job_name, mlflow_server):
+def test_a_ready_made_logger(proxy, runs, job_name, lines):
     from pytorch_lightning.loggers import CSVLogger, MLFlowLogger
 
-    with log_lines() as lines:
-        fit(proxy.url, logger=[CSVLogger("logs"), MLFlowLogger(tracking_uri="sqlite:///own.db", prefix="p")])
+    fit(proxy.url, logger=[CSVLogger("logs"), MLFlowLogger(tracking_uri="sqlite:///own.db", prefix="p")])
     (run,) = runs()
     assert run.info.run_name == job_name
     assert "p-train_loss" in run.data.metrics
@@ -344,11 +329,14 @@ def test_training_is_the_same_with_and_without(proxy):
     assert trained[0] == trained[1]
 
 
-def test_two_processes_are_one_run(container, proxy, runs, job_name):
+@pytest.mark.parametrize("words", [(), ("--trainer.logger=MLFlowLogger", "--trainer.logger.log_model=false")])
+def test_two_processes_are_one_run(container, proxy, runs, job_name, words):
     container.hyperparameters({"sagemaker.mlflow_arn": proxy.url})
-    launcher = ("-m", "torch.distributed.run", *local_rendezvous(), "--nproc_per_node=2")
-    result = container.run(*launcher, "train.py", "fit", "--config=config.yaml", "--trainer.log_every_n_steps=1")
+    launcher = ("-m", "torch.distributed.run", *local_rendezvous(), "--nproc_per_node=2", "train.py", "fit")
+    result = container.run(*launcher, "--config=config.yaml", "--trainer.log_every_n_steps=1", *words)
     assert result.returncode == 0, result.stderr
+    assert f"tracking_uri = {proxy.url} ← sagemaker.mlflow_arn" in result.stderr
+    assert "list index out of range" not in result.stderr
     (run,) = runs()
     assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
     assert run.data.tags["sagemaker.job_name"] == job_name

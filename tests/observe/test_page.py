@@ -3,20 +3,17 @@ import re
 
 import pytest
 
-from lightning_sm._observe import figures, page
+from lightning_sm._observe import figures
 from lightning_sm._observe.history import Attempt, History, Kind
+from lightning_sm._observe.page import render
 from lightning_sm._observe.report import Outcome
 from tests.observe.made_up import Page, history, report
 
 EVIL = "<script>alert('1')</script> & \"quoted\" </td> \x00\x1b[31m \ud800 \u202e"
 
 
-def render(made, redact=str):
-    return page.render(made, redact)
-
-
 def page_of(made):
-    text = render(made)
+    text = render(made, str)
     text.encode("utf-8")
     return Page(text)
 
@@ -48,7 +45,7 @@ def shown_ticks(*values):
     page = page_of(report(recorded))
     downs = [down for _, down in page.lines[0]]
     assert all(figures.LEFT <= across <= figures.RIGHT for across, _ in page.lines[0])
-    labels = re.findall(r'class="value">(.*?)<', render(report(recorded)))
+    labels = re.findall(r'class="value">(.*?)<', render(report(recorded), str))
     return [float(label) for label in labels], [round((164 - down) / 156, 2) for down in downs]
 
 
@@ -135,5 +132,5 @@ def test_the_page_of_as_many_curves_as_are_recorded_is_small():
         for step in range(40):
             recorded.add(f"metric {number} " + "x" * 280, step, math.sin(step) * 1e-17)
     recorded.add("SGD", 0, 0.1, Kind.LEARNING_RATE)
-    text = render(report(recorded))
+    text = render(report(recorded), str)
     assert len(text.encode()) < 5_000_000

@@ -9,7 +9,7 @@ from lightning_sm.callbacks import callback_class
 from tests.helpers.program import Program
 from tests.helpers.tiny import loader, tiny_model
 from tests.observe.made_up import Page
-from tests.projects.container import TINY, log_lines
+from tests.projects.container import TINY
 
 NAMESPACE = installed_namespaces()[-1]
 PL = NAMESPACE.module()
@@ -56,12 +56,11 @@ class Logs(PL.Callback):
         pl_module.log("<b>bad</b>", math.nan)
 
 
-def test_a_fit_is_reported(trainer, tmp_path):
+def test_a_fit_is_reported(trainer, tmp_path, lines):
     run = trainer(Logs())
     run.validate(tiny_model(PL), loader(), verbose=False)
     assert not (tmp_path / "report.html").exists()
-    with log_lines() as lines:
-        run.fit(tiny_model(PL), loader(), loader())
+    run.fit(tiny_model(PL), loader(), loader())
     page = page_in(tmp_path)
     assert "TinyModel completed 2 epochs, 16 optimizer steps" in page.shown
     assert f"Wrote the report of the fit to {tmp_path / 'report.html'}" in lines
@@ -95,12 +94,11 @@ def test_an_exit_is_reported(trainer, tmp_path, error, text):
 
 
 @pytest.mark.parametrize("place", ["a file", "missing below a file"])
-def test_a_directory_that_cannot_be_written_is_one_warning(trainer, tmp_path, place):
+def test_a_directory_that_cannot_be_written_is_one_warning(trainer, tmp_path, place, lines):
     (tmp_path / "file").write_text("")
     directory = tmp_path / "file" / ("" if place == "a file" else "below")
     run = trainer(directory=directory)
-    with log_lines() as lines:
-        run.fit(tiny_model(PL), loader())
+    run.fit(tiny_model(PL), loader())
     assert run.global_step == 16
     assert len([line for line in lines if "The report of the fit could not be written" in line]) == 1
 

@@ -12,7 +12,6 @@ from lightning_sm import _auto, trainer_settings
 from lightning_sm._observe.upload import DirectoryUpload, check_packages
 from lightning_sm.errors import LoggerError
 from tests.helpers.processes import until
-from tests.projects.container import log_lines
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def test_what_changes_is_uploaded_and_nothing_else(puts, logs):
     time.sleep(0.3)
     assert puts == ["events.0", "events.0", "hparams.yaml"]
     (logs / "net" / "version_0" / "last").write_text("end")
-    upload.stop(10)
+    upload.stop()
     assert content("net/version_0/last") == b"end"
 
 
@@ -69,19 +68,18 @@ def test_several_trainers_of_a_program_upload_a_file_once(puts, logs):
     uploads = [make(logs, 60), make(logs, 60)]
     for upload in uploads:
         upload.start()
-        upload.stop(10)
+        upload.stop()
     (logs / "later").write_text("x")
     for upload in uploads:
         upload._at_exit()
     assert puts == ["events.0", "later"]
 
 
-def test_one_url_that_fails_does_not_stop_another(puts, logs):
+def test_one_url_that_fails_does_not_stop_another(puts, logs, lines):
     targets = {str(logs): "memory://me:hunter2pw@x/down/", str(logs / "net"): "memory://runs"}
     upload = DirectoryUpload(targets, 60)
-    with log_lines() as lines:
-        upload.start()
-        upload.stop(10)
+    upload.start()
+    upload.stop()
     assert content("version_0/events.0") == b"one"
     assert [line for line in lines if "memory://***@x/down" in line]
     assert "hunter2pw" not in str(lines)
@@ -109,18 +107,14 @@ def test_urls_that_nothing_can_be_uploaded_to(url, message):
     assert "hunter2pw" not in str(caught.value)
 
 
-@pytest.mark.parametrize("ready_made", [False, True])
-def test_folds_of_a_script_have_versions_of_their_own(container, monkeypatch, ready_made):
+def test_folds_of_a_script_have_versions_of_their_own(container, monkeypatch):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
-    versions = []
-    for _fold in range(2):
-        options = {} if ready_made else {"output_dir": "memory://out"}
-        more = {"logger": TensorBoardLogger("memory://runs")} if ready_made else {}
-        arguments = trainer_settings(sagemaker=options, **more)
-        versions.append(arguments["logger"].version)
-        assert str(container.base) in arguments["logger"].log_dir
-    assert versions == ["job-1", "job-1-2"]
+    folds = [{"logger": TensorBoardLogger("memory://out")}, {"sagemaker": {"output_dir": "memory://out"}}]
+    first, second = (trainer_settings(**fold)["logger"] for fold in folds)
+    assert (first.version, second.version) == ("job-1", "job-1-2")
+    assert str(container.base) in first.log_dir
+    assert str(container.base) in second.log_dir
 
 
 def test_a_program_without_a_line_uploads_too(container):
