@@ -134,7 +134,7 @@ def held(owner: str, holder: Any, seen: Set[int], most: int = 0) -> Iterator[Tup
                     yield path, variables
                     yield from held(path, variables, seen, most)
                 continue
-            if not (hasattr(each, "__dict__") or _slots_of(cls)) or is_record(each):
+            if not (cls.__dictoffset__ or _slots_of(cls)) or is_record(each):
                 continue
             # A data set may be torch's, such as a subset of the project's, or a library's; and be replaced by another.
             is_data = name in ("dataset", "datasets") and owner.startswith(LOADER)

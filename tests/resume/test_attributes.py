@@ -130,7 +130,9 @@ class Unmeasured:
 
 
 class Unknowing:
-    """As handles of processes elsewhere, which answer to each name with an error."""
+    """As handles of processes elsewhere, or pydantic's for classes to come: these answer to each name with an error."""
+
+    __slots__ = ()
 
     def __getattr__(self, name):
         raise RuntimeError(name)
