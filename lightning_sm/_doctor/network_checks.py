@@ -5,7 +5,7 @@ import fnmatch
 import os
 import socket
 import time
-from typing import Callable, Iterator, NamedTuple, Optional, Tuple
+from typing import Callable, Iterator, Optional, Tuple
 
 from lightning_sm._doctor.finding import Check, Finding, Machine
 from lightning_sm._doctor.host import efa_devices, gpus, is_real_instance, names_in
@@ -80,15 +80,6 @@ def efa(machine: Machine) -> Iterator[Finding]:
         yield Finding("efa", text, "Use an AWS PyTorch image, or run AWS's EFA installer in your own.")
 
 
-class _Rule(NamedTuple):
-    """A value of a variable that hurts: on which machines, and what it does."""
-
-    variable: str
-    value: str
-    applies: Callable[[Machine], bool]
-    effect: str
-
-
 def _many_gpus(machine: Machine) -> bool:
     return gpus(machine) > 1
 
@@ -112,21 +103,22 @@ _ERRORS_OFF = "a failed or lost rank leaves the others waiting in their collecti
 # NVIDIA, "NCCL environment variables"; torch, "ProcessGroupNCCL environment variables" and "Distributed communication
 # package"; aws/aws-ofi-nccl. NCCL_IB_DISABLE=1 and NCCL_PROTO=simple, which the containers set, do no harm: EFA is used
 # through NCCL's network plugin.
-_RULES = (
-    _Rule("NCCL_P2P_DISABLE", "1", _many_gpus, _HOST_MEMORY),
-    _Rule("NCCL_P2P_LEVEL", "LOC", _many_gpus, _HOST_MEMORY),
-    _Rule("NCCL_SHM_DISABLE", "1", _many_gpus, "processes of one host exchange data over the network"),
-    _Rule("NCCL_NET", "Socket", _on_efa, _TCP),
-    _Rule("NCCL_NET_PLUGIN", "none", _on_efa, _TCP),
-    _Rule("FI_PROVIDER", "tcp*", _on_efa, _TCP),
-    _Rule("FI_PROVIDER", "sockets", _on_efa, _TCP),
-    _Rule("FI_EFA_USE_DEVICE_RDMA", "0", _on_efa, "GPUs do not write to the network card directly"),
-    _Rule("NCCL_ALGO", "?*", _without_smp, "NCCL does not choose the algorithm by the size of each message"),
-    _Rule("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", _any, _ERRORS_OFF),
-    _Rule("NCCL_ASYNC_ERROR_HANDLING", "0", _any, _ERRORS_OFF),
-    _Rule("CUDA_LAUNCH_BLOCKING", "1", _any, "the GPU waits for each kernel; meant for debugging"),
-    _Rule("TORCH_DISTRIBUTED_DEBUG", "DETAIL", _any, "each collective is checked on all ranks; meant for debugging"),
-    _Rule("NCCL_DEBUG", "TRACE", _any, "NCCL logs each call"),
+# A value of a variable that hurts: on which machines, and what it does.
+_RULES: Tuple[Tuple[str, str, Callable[[Machine], bool], str], ...] = (
+    ("NCCL_P2P_DISABLE", "1", _many_gpus, _HOST_MEMORY),
+    ("NCCL_P2P_LEVEL", "LOC", _many_gpus, _HOST_MEMORY),
+    ("NCCL_SHM_DISABLE", "1", _many_gpus, "processes of one host exchange data over the network"),
+    ("NCCL_NET", "Socket", _on_efa, _TCP),
+    ("NCCL_NET_PLUGIN", "none", _on_efa, _TCP),
+    ("FI_PROVIDER", "tcp*", _on_efa, _TCP),
+    ("FI_PROVIDER", "sockets", _on_efa, _TCP),
+    ("FI_EFA_USE_DEVICE_RDMA", "0", _on_efa, "GPUs do not write to the network card directly"),
+    ("NCCL_ALGO", "?*", _without_smp, "NCCL does not choose the algorithm by the size of each message"),
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", _any, _ERRORS_OFF),
+    ("NCCL_ASYNC_ERROR_HANDLING", "0", _any, _ERRORS_OFF),
+    ("CUDA_LAUNCH_BLOCKING", "1", _any, "the GPU waits for each kernel; meant for debugging"),
+    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", _any, "each collective is checked on all ranks; meant for debugging"),
+    ("NCCL_DEBUG", "TRACE", _any, "NCCL logs each call"),
 )
 
 
@@ -135,11 +127,11 @@ def nccl_settings(machine: Machine) -> Iterator[Finding]:
 
     Saves: hours of a slower training.
     """
-    for rule in _RULES:
-        value = machine.environ.get(rule.variable, "")
-        if fnmatch.fnmatch(value.lower(), rule.value.lower()) and rule.applies(machine):
-            hint = f"Unset {rule.variable}; look for it in the job's environment, the image and the script."
-            yield Finding("nccl settings", f"{rule.variable}={value}: {rule.effect}.", hint)
+    for variable, pattern, applies, effect in _RULES:
+        value = machine.environ.get(variable, "")
+        if fnmatch.fnmatch(value.lower(), pattern.lower()) and applies(machine):
+            hint = f"Unset {variable}; look for it in the job's environment, the image and the script."
+            yield Finding("nccl settings", f"{variable}={value}: {effect}.", hint)
 
 
 def smddp_collectives(machine: Machine) -> Iterator[Finding]:
