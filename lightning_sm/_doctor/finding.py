@@ -30,6 +30,11 @@ class Finding:
     hint: str
     is_error: bool = False
 
+    @property
+    def status(self) -> str:
+        """``error`` or ``warning``."""
+        return "error" if self.is_error else "warning"
+
     def __str__(self) -> str:
         return f"{self.check}: {self.text} HINT: {self.hint}"
 
