@@ -77,17 +77,13 @@ class PlanOptions:
 
 def main(args: Sequence[str]) -> int:
     """Run the command; returns its exit code."""
-    _plan(*_parse(args))
-    return 0
-
-
-def _parse(args: Sequence[str]) -> Tuple[PlanOptions, List[str]]:
     parser = new_parser("lightning-sm plan", _DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, PlanOptions)
     parser.add_argument("program", nargs=argparse.REMAINDER, help="with --measure: a program and its arguments")
     given = parse(parser, args)
     program = given.pop("program")
-    return PlanOptions(**given), program[1:] if program[:1] == ["--"] else program
+    _plan(PlanOptions(**given), program[1:] if program[:1] == ["--"] else program)
+    return 0
 
 
 def _plan(options: PlanOptions, program: Sequence[str]) -> None:
