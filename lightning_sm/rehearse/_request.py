@@ -296,7 +296,7 @@ class RehearsalRequest:
             names = self.options.host_names[first : first + count] if self.options.host_names else numbered
             found.append(HostGroup(group["InstanceGroupName"], group["InstanceType"], names))
             first += count
-        if len({host for group in found for host in group.hosts}) != first:
+        if len({host for group in found for host in group.hosts}) != first or self.options.host_names[first:]:
             raise RehearsalError(
                 f"--host-names {','.join(self.options.host_names)} are not names of {first} hosts.",
                 hint="Name each host once, group by group.",
