@@ -1,6 +1,5 @@
 """What is refused before anything starts: missing software, an isolation that this machine has not."""
 
-import contextlib
 import importlib.util
 import os
 import shutil
@@ -154,9 +153,8 @@ def _unsuitable(request: RehearsalRequest, isolation: Isolation) -> Optional[str
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):
-            trial.bind(("", port))
-            return True
-    return False
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
+    return True
