@@ -22,6 +22,7 @@ import pytest
 from lightning_sm.rehearse import RehearsalOptions, create_request
 from lightning_sm.rehearse import rehearse as run_request
 from lightning_sm.rehearse._host import kill_marked
+from tests.helpers.processes import until
 from tests.helpers.rehearsal import needs, processes_with
 
 pytestmark = pytest.mark.full
@@ -163,7 +164,7 @@ def test_a_signal_to_the_command(command: List[str], isolation: str, number: sig
     with _started([*command, "--isolation", isolation, "--hosts", "2", "sleep.py", "--mark", mark]) as process:
         process.send_signal(number)
         assert process.wait(timeout=30) == (-9 if number == signal.SIGKILL else 130)
-    _gone(mark)
+    until(lambda: processes_with(mark) == [])
 
 
 @needs("netns")
@@ -173,7 +174,7 @@ def test_a_holder_that_is_killed(command: List[str]) -> None:
         holder = subprocess.check_output(["pgrep", "-P", str(process.pid), "-f", "_holder"]).decode().split()
         os.kill(int(holder[0]), signal.SIGKILL)
         assert process.wait(timeout=30) == 2
-    _gone(mark)
+    until(lambda: processes_with(mark) == [])
 
 
 def test_processes_are_found_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,13 +302,6 @@ def test_the_network_is_as_slow_as_asked(rehearse, source: Path, name: str, late
         assert 10 <= seen["trip"] < 30
     # 1 MiB at 50 Mbit/s takes 168 ms, of which the bucket saves 10.
     assert (seen["mebibyte"] > 140) == (bandwidth is not None)
-
-
-def _gone(mark: str) -> None:
-    deadline = time.monotonic() + 15
-    while processes_with(mark) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert processes_with(mark) == []
 
 
 @contextlib.contextmanager
