@@ -30,14 +30,21 @@ def main_host(machine: Machine) -> Iterator[Finding]:
     except (OSError, UnicodeError):
         return  # a host that has not started has no name; the training waits for it and says so
     if topology.main_address in machine.job.hosts and (address.startswith("127.") or address == "::1"):
-        text = f"{topology.main_address} resolves to {address}, so that this host would connect to itself."
-        yield Finding("main host", text, "Remove the name from /etc/hosts.", is_error=True)
+        yield Finding(
+            "main host",
+            f"{topology.main_address} resolves to {address}, so that this host would connect to itself.",
+            "Remove the name from /etc/hosts.",
+            is_error=True,
+        )
         return
     problem = _connect(address, topology.main_port)
     if problem is not None:
-        text = f"{topology.main_address}:{topology.main_port} does not answer ({problem})."
-        hint = "Allow all traffic between members of the job's security group, in both directions."
-        yield Finding("main host", text, hint, is_error=True)
+        yield Finding(
+            "main host",
+            f"{topology.main_address}:{topology.main_port} does not answer ({problem}).",
+            "Allow all traffic between members of the job's security group, in both directions.",
+            is_error=True,
+        )
 
 
 def _connect(address: str, port: int) -> Optional[str]:
@@ -73,11 +80,17 @@ def efa(machine: Machine) -> Iterator[Finding]:
     # Where AWS's EFA installer puts libfabric.
     folders = [machine.path(f"/opt/amazon/efa/{each}") for each in ("lib", "lib64")]
     if kind in _EFA_TYPES and not devices and is_real_instance(machine) is not False:
-        text = f"{kind} has EFA, and this host shows no device in /sys/class/infiniband: hosts communicate over TCP."
-        yield Finding("efa", text, "Use an AWS PyTorch image; a rehearsal or local mode has no EFA.")
+        yield Finding(
+            "efa",
+            f"{kind} has EFA, and this host shows no device in /sys/class/infiniband: hosts communicate over TCP.",
+            "Use an AWS PyTorch image; a rehearsal or local mode has no EFA.",
+        )
     elif devices and not any(name.startswith("libfabric.so") for each in folders for name in names_in(each)):
-        text = f"{kind} has {devices} EFA device(s), and this image has no libfabric in /opt/amazon/efa: NCCL uses TCP."
-        yield Finding("efa", text, "Use an AWS PyTorch image, or run AWS's EFA installer in your own.")
+        yield Finding(
+            "efa",
+            f"{kind} has {devices} EFA device(s), and this image has no libfabric in /opt/amazon/efa: NCCL uses TCP.",
+            "Use an AWS PyTorch image, or run AWS's EFA installer in your own.",
+        )
 
 
 def _many_gpus(machine: Machine) -> bool:
@@ -130,8 +143,11 @@ def nccl_settings(machine: Machine) -> Iterator[Finding]:
     for variable, pattern, applies, effect in _RULES:
         value = machine.environ.get(variable, "")
         if fnmatch.fnmatch(value.lower(), pattern.lower()) and applies(machine):
-            hint = f"Unset {variable}; look for it in the job's environment, the image and the script."
-            yield Finding("nccl settings", f"{variable}={value}: {effect}.", hint)
+            yield Finding(
+                "nccl settings",
+                f"{variable}={value}: {effect}.",
+                f"Unset {variable}; look for it in the job's environment, the image and the script.",
+            )
 
 
 def smddp_collectives(machine: Machine) -> Iterator[Finding]:
@@ -147,9 +163,11 @@ def smddp_collectives(machine: Machine) -> Iterator[Finding]:
     is_torchrun = job.hyperparameters.enabled("sagemaker_torch_distributed_enabled")
     if job.in_container and job.asks_for_smddp and (is_switched or is_torchrun):
         why = "SMDATAPARALLEL_OPTIMIZE_SDP is set" if is_switched else "torchrun starts the processes"
-        text = f"{why}: SMDDP speeds up AllGather (FSDP, DeepSpeed), and not DDP's AllReduce."
-        hint = "For DDP leave that out of the job; for FSDP and DeepSpeed it is right."
-        yield Finding("smddp collectives", text, hint)
+        yield Finding(
+            "smddp collectives",
+            f"{why}: SMDDP speeds up AllGather (FSDP, DeepSpeed), and not DDP's AllReduce.",
+            "For DDP leave that out of the job; for FSDP and DeepSpeed it is right.",
+        )
 
 
 CHECKS: Tuple[Check, ...] = (main_host, efa, nccl_settings, smddp_collectives)
