@@ -230,7 +230,7 @@ def test_limits_of_the_api(given, message):
     check_limits(request_of(tuning={"max_jobs": 2}, set={f"{_LIMITS}.MaxRuntimeInSeconds": 60 * 86_400}))
 
 
-def test_channels_whose_files_would_be_missing_are_refused(tmp_path):
+def test_channels_whose_files_would_be_missing_are_refused(tmp_path, monkeypatch):
     (tmp_path / "data" / "inner").mkdir(parents=True)
     (tmp_path / "data" / "inner" / "a.bin").write_bytes(b"a")
     link, channel = tmp_path / "data" / "link", {"channels": {"training": str(tmp_path / "data")}}
@@ -244,6 +244,11 @@ def test_channels_whose_files_would_be_missing_are_refused(tmp_path):
     link.unlink()
     (tmp_path / "data" / os.fsdecode(b"\xff")).write_bytes(b"a")
     with pytest.raises(LaunchError, match="its name UTF-8"):
+        request_of(**channel)
+    (tmp_path / "data" / os.fsdecode(b"\xff")).unlink()
+    # To root each folder is open.
+    monkeypatch.setattr(os, "access", lambda folder, mode: "inner" not in str(folder))
+    with pytest.raises(LaunchError, match=r"data/inner in the channel .* cannot be read"):
         request_of(**channel)
 
 
