@@ -70,8 +70,7 @@ class JobRequest:
 
     def as_body(self) -> Dict[str, Any]:
         """The arguments of boto3's method, such as ``create_training_job``."""
-        read: Dict[str, Any] = json.loads(self.body)
-        return read
+        return dict(json.loads(self.body))
 
     def __str__(self) -> str:
         return self.body

@@ -221,8 +221,7 @@ class RehearsalRequest:
 
     @cached_property
     def _body(self) -> Dict[str, Any]:
-        read: Dict[str, Any] = json.loads(self.body)
-        return read
+        return dict(json.loads(self.body))
 
     def with_options(self, **changes: Any) -> "RehearsalRequest":
         """The same job with other options."""
