@@ -111,8 +111,11 @@ def _run(check: Check, machine: Machine) -> Iterator[Finding]:
     try:
         yield from check(machine)
     except Exception as error:  # a check that fails says so and hides no other
-        text = f"could not be examined: {type(error).__name__}: {error}"
-        yield Finding(name_of(check), text, "Nothing, or look at what it names.")
+        yield Finding(
+            name_of(check),
+            f"could not be examined: {type(error).__name__}: {error}",
+            "Nothing, or look at what it names.",
+        )
 
 
 def _line(text: str) -> str:
