@@ -93,12 +93,10 @@ def upload_folder(path: Path, address: str, session: Any, arguments: Mapping[str
 
 def files_in(path: Path) -> Iterator[Tuple[str, Path]]:
     """Yield the files in a folder, or a file, in the order of their paths: each with its name there."""
-    if path.is_file():
-        yield path.name, path
-        return
-    for file in sorted(path.rglob("*")):
+    above, found = (path.parent, [path]) if path.is_file() else (path, sorted(path.rglob("*")))
+    for file in found:
         if file.is_file():
-            yield file.relative_to(path).as_posix(), file
+            yield file.relative_to(above).as_posix(), file
 
 
 def progress_bar(name: str, size: int) -> Any:
