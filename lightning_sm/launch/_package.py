@@ -37,7 +37,6 @@ _OURS = re.compile(
     r"^[ \t]*(?:[^#\s]*/)?lightning[-_.]sm(?:\[[\w,\s-]*\])?(?P<rest>(?![\w.])(?!-(?!\S*\.(?:whl|tar\.gz)))[^#\n]*)",
     re.IGNORECASE | re.MULTILINE,
 )
-_LEVEL = 6
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def pack_source(source_dir: Path, target: Path, *, allowed: Sequence[str] = ()) 
     try:
         # The time in gzip's header would make equal sources different.
         with target.open("wb") as raw, gzip.GzipFile(
-            filename="", mode="wb", fileobj=raw, compresslevel=_LEVEL, mtime=0
+            filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0
         ) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
             for name in (*(name for name in files if name not in added), *sorted(added)):
                 entry = tarfile.TarInfo(name)
