@@ -218,10 +218,10 @@ def _wheel() -> Tuple[str, bytes]:
         if path.is_file() and "__pycache__" not in path.parts:
             above = package.parent if package in path.parents else path.parent
             files.append((path.relative_to(above).as_posix(), path.read_bytes()))
-    files += [(f"{info}/{name}", text.encode()) for name, text in texts.items() if text]
-    files.append(
-        (f"{info}/WHEEL", b"Wheel-Version: 1.0\nGenerator: lightning-sm\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-    )
+    files += [
+        *((f"{info}/{name}", text.encode()) for name, text in texts.items() if text),
+        (f"{info}/WHEEL", b"Wheel-Version: 1.0\nGenerator: lightning-sm\nRoot-Is-Purelib: true\nTag: py3-none-any\n"),
+    ]
     record = "".join(f"{name},sha256={_digest(content)},{len(content)}\n" for name, content in files)
     files.append((f"{info}/RECORD", f"{record}{info}/RECORD,,\n".encode()))
     buffer = io.BytesIO()
