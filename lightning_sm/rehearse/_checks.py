@@ -132,7 +132,7 @@ def choose_isolation(request: RehearsalRequest) -> Isolation:
 
 
 def _unsuitable(request: RehearsalRequest, isolation: Isolation) -> Optional[str]:
-    """Why this request cannot run with ``isolation`` on any machine; ``None`` if it can."""
+    """Why this request cannot run with ``isolation``, as far as that needs no trial; ``None`` if it can."""
     options, is_loopback = request.options, isolation == "loopback"
     is_torchrun = request.distribution == "torch_distributed"
     reads_base_dir = any("SAGEMAKER_BASE_DIR" in word for word in request.command)
