@@ -173,8 +173,15 @@ def _table(options: PlanOptions, workload: Workload, network: Network, plain: Se
     heads += ["hours"] * (steps is not None) + ["dollars"] * (steps is not None and options.price is not None)
     rows = [heads]
     for each in plain:
-        row = [str(each.hosts), str(each.hosts * network.processes), f"{each.step_seconds * 1e3:.4g}"]
-        row += [f"{scale * each.speedup:,.4g}", f"{each.speedup:.2f}", f"{each.efficiency:.0%}", each.bottleneck]
+        row = [
+            str(each.hosts),
+            str(each.hosts * network.processes),
+            f"{each.step_seconds * 1e3:.4g}",
+            f"{scale * each.speedup:,.4g}",
+            f"{each.speedup:.2f}",
+            f"{each.efficiency:.0%}",
+            each.bottleneck,
+        ]
         if steps is not None:
             # The steps of one host are shared by all.
             hours = steps * workload.step_seconds / each.speedup / 3600
