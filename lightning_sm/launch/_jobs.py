@@ -217,14 +217,11 @@ def _refuse(folder: Path, names: Sequence[str]) -> None:
 
 
 def _unpack(packed: tarfile.TarFile, folder: Path) -> List[str]:
-    members, left = [], []
-    files = {member.name for member in packed.getmembers() if member.isfile()}
-    for member in packed.getmembers():
-        # A hard link is one more name of a file.
-        if member.isfile() or (member.islnk() and member.linkname in files):
-            members.append(member)
-        elif not member.isdir():
-            left.append(member.name)
+    found = packed.getmembers()
+    files = {member.name for member in found if member.isfile()}
+    # A hard link is one more name of a file.
+    members = [member for member in found if member.isfile() or (member.islnk() and member.linkname in files)]
+    left = [member.name for member in found if not member.isdir() and member not in members]
     _refuse(folder, [member.name for member in members])
     safely: Dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     packed.extractall(folder, members, **safely)
