@@ -99,7 +99,7 @@ def command(source: Path) -> List[str]:
 def rehearse(command: List[str]):
     """Run a rehearsal to its end in a process of its own, as users do."""
 
-    def run(*arguments: object, **variables: str) -> Rehearsed:
-        return run_rehearsal([*command, "--json", *map(str, arguments)], **variables)
+    def run(*arguments: object, exit_code: int = 0, **variables: str) -> Rehearsed:
+        return run_rehearsal([*command, "--json", *map(str, arguments)], exit_code=exit_code, **variables)
 
     return run

@@ -22,10 +22,10 @@ def fill_source(folder):
     return folder
 
 
-def rehearse(source, folder, *arguments, timeout=170, isolation="netns"):
-    """Run one rehearsal to its end."""
+def rehearse(source, folder, *arguments, exit_code=0, timeout=170, isolation="netns"):
+    """Run one rehearsal to its end, which has this exit code."""
     options = ("--isolation", isolation, "--output-dir", folder, "--timeout", f"{timeout - 10}s", "--json")
-    return run_rehearsal(command_line(source, *options, *arguments), timeout=timeout)
+    return run_rehearsal(command_line(source, *options, *arguments), exit_code=exit_code, timeout=timeout)
 
 
 def needs_launch(name):
