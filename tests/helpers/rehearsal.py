@@ -65,9 +65,7 @@ def cli_request(source: Path, *arguments: object) -> RehearsalRequest:
     return read_arguments(["--source-dir", str(source), *map(str, arguments)])[0]
 
 
-@functools.lru_cache(maxsize=None)
-def _unavailable(isolation: Isolation) -> Optional[str]:
-    return probe_isolation(isolation)
+_unavailable = functools.lru_cache(maxsize=None)(probe_isolation)
 
 
 @functools.lru_cache(maxsize=None)

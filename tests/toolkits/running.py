@@ -32,7 +32,8 @@ def needs_launch(name):
     """Skip where this machine cannot rehearse this launch."""
     launch = LAUNCHES[name]
     # The toolkit starts programs under mpirun through mpi4py, and SDK v3's driver does too.
-    return needs("netns", torch=True, mpi=launch.is_mpi, v3=launch.is_v3)
+    is_mpi = not {"mpi", "pytorchddp", "smdistributed"}.isdisjoint(launch.options)
+    return needs("netns", torch=True, mpi=is_mpi, v3="v3" in launch.options)
 
 
 def rehearse_launch(name, folder):
