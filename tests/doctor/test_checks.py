@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lightning_sm._doctor import CHECKS, Machine, list_files, name_of, network_checks
 from lightning_sm._sagemaker.job import TrainingJob
-from tests.doctor.conftest import DRIVER, OPEN_DRIVER
+from tests.doctor.conftest import OPEN_DRIVER
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.opt_ml import group
 
@@ -261,22 +261,27 @@ def test_what_is_right_is_not_blamed(host, monkeypatch):
     assert host.findings() == []
 
 
-def test_a_program_that_is_process_1_gets_sigterm_itself(host):
-    host.file("/proc/1/cmdline", "python\0train.py\0--model\0pretrained\0")
-    assert host.findings("sigterm") == []
-
-
-def test_a_driver_with_compatibility_libraries(host):
-    host.torch("2.11.0+cu130", "13.0").gpus()
-    host.file("/usr/local/cuda/compat/libcuda.so.1")
-    assert host.findings("gpu driver") == []
-    host.file("/proc/driver/nvidia/version", DRIVER.format("580.95.05"))
-    assert host.findings("gpu driver") == []
-
-
-def test_a_rehearsal_on_other_hardware_is_no_error(host):
+def rehearsal_on_other_hardware(host):
     host.two_hosts().file("/sys/devices/virtual/dmi/id/product_name", "Google Compute Engine")
-    assert [*host.findings("visible gpus"), *host.findings("efa")] == []
+
+
+@pytest.mark.parametrize(
+    ("check", "set_right"),
+    [
+        # A program that is process 1 gets SIGTERM itself.
+        ("sigterm", lambda host: host.file("/proc/1/cmdline", "python\0train.py\0--model\0pretrained\0")),
+        (
+            "gpu driver",
+            lambda host: host.torch("2.11.0+cu130", "13.0").gpus().file("/usr/local/cuda/compat/libcuda.so.1"),
+        ),
+        ("gpu driver", lambda host: host.torch("2.11.0+cu130", "13.0").gpus(version="580.95.05")),
+        ("visible gpus", rehearsal_on_other_hardware),
+        ("efa", rehearsal_on_other_hardware),
+    ],
+)
+def test_what_looks_like_a_trap_and_is_none(host, check, set_right):
+    set_right(host)
+    assert host.findings(check) == []
 
 
 def test_a_main_host_that_has_not_started_is_waited_for(host, monkeypatch):
