@@ -198,13 +198,9 @@ def _overlay(lower: str, target: str, layer: Path) -> Tuple[Command, ...]:
 
 def other_mounts(mountinfo: str, folder: Path) -> Tuple[str, ...]:
     """Return the directories, besides ``/`` and those below ``folder``, on which a file system is mounted."""
-    found: List[str] = []
-    for line in mountinfo.splitlines():
-        # The kernel writes blanks and backslashes as octal numbers.
-        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), line.split()[4])
-        below = tuple(f"{system}/" for system in _SYSTEM)
-        if point == "/" or point in _SYSTEM or point.startswith(below) or point.startswith(str(folder)):
-            continue
-        if os.path.isdir(point) and point not in found:
-            found.append(point)
-    return tuple(found)
+    written = [line.split()[4] for line in mountinfo.splitlines()]
+    # The kernel writes blanks and backslashes as octal numbers.
+    points = [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), each) for each in written]
+    below = (*(f"{system}/" for system in _SYSTEM), str(folder))
+    others = [each for each in points if each not in ("/", *_SYSTEM) and not each.startswith(below)]
+    return tuple(dict.fromkeys(filter(os.path.isdir, others)))
