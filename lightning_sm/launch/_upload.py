@@ -42,8 +42,9 @@ def address_of_content(path: Path, prefix: str) -> str:
                     inner.update(block)
             digest.update(f"{name}\0{inner.hexdigest()}\n".encode())
     except (OSError, UnicodeError) as error:
-        hint = "Make the file readable, and its name UTF-8."
-        raise LaunchError(f"The channel {path} cannot be read: {error}.", hint=hint) from error
+        raise LaunchError(
+            f"The channel {path} cannot be read: {error}.", hint="Make the file readable, and its name UTF-8."
+        ) from error
     # rglob does not enter such links and folders, and what is behind them would be missing in the job.
     links = [str(each) for each in sorted(path.rglob("*")) if each.is_symlink() and not each.is_file()]
     if links:

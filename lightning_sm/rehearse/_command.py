@@ -108,8 +108,9 @@ def read_arguments(argv: Sequence[str]) -> Tuple[RehearsalRequest, bool]:
         try:
             given[name] = read(given[name]) if given[name] else given[name]
         except ValueError as error:
-            flag = f"--{name.replace('_', '-')}"
-            raise RehearsalError(f"{flag}: {error}.", hint="`lightning-sm rehearse --help` describes it.") from error
+            raise RehearsalError(
+                f"--{name.replace('_', '-')}: {error}.", hint="`lightning-sm rehearse --help` describes it."
+            ) from error
     given["channels"] = {name: str(path) for name, path in given["channels"].items()}
     given["allow_files"] = tuple(given["allow_files"])
     options = RehearsalOptions(**{each.name: given[each.name] for each in fields(RehearsalOptions)})
