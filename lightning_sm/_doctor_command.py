@@ -55,7 +55,10 @@ def main(args: Sequence[str]) -> int:
         content.update(job=machine.job.name, host=machine.job.current_host)
     code = int(any(each.is_error or is_strict for each in findings))
     if is_json:
-        content.update(exit_code=code, checks=checks, findings=[_as_dict(each) for each in findings])
+        listed = [
+            {"check": each.check, "status": each.status, "text": each.text, "hint": each.hint} for each in findings
+        ]
+        content.update(exit_code=code, checks=checks, findings=listed)
         print(json.dumps(content, indent=2))
     else:
         print("\n".join(_lines(f"lightning-sm doctor {__version__}: {place}", checks, findings)))
@@ -69,16 +72,10 @@ def _place(machine: Machine) -> str:
     return ", ".join(text for text in (job.name and f"job {job.name}", job.current_host) if text) or "a training job"
 
 
-def _as_dict(finding: Finding) -> Dict[str, str]:
-    status = "error" if finding.is_error else "warning"
-    return {"check": finding.check, "status": status, "text": finding.text, "hint": finding.hint}
-
-
 def _lines(title: str, checks: Sequence[str], findings: Sequence[Finding]) -> Iterator[str]:
     yield f"{title}\n"
     for each in findings:
-        status = "error" if each.is_error else "warning"
-        yield from _rows(f"  {status:<9}{each.check:<{_CHECK_WIDTH}} ", each.text, f"HINT: {each.hint}")
+        yield from _rows(f"  {each.status:<9}{each.check:<{_CHECK_WIDTH}} ", each.text, f"HINT: {each.hint}")
     wrong = {each.check for each in findings}
     good = ", ".join(name for name in checks if name not in wrong)
     if good:

@@ -23,9 +23,11 @@ def sharded_channels(machine: Machine) -> Iterator[Finding]:
     job = machine.job
     for name, channel in job.data_channels.items():
         if channel.is_sharded and len(job.world_hosts) > 1:
-            text = f"{name} is ShardedByS3Key: hosts have other files, and DistributedSampler divides them again."
-            hint = "Use FullyReplicated, or trainer.use_distributed_sampler=false with equal numbers of batches."
-            yield Finding("sharded channels", text, hint)
+            yield Finding(
+                "sharded channels",
+                f"{name} is ShardedByS3Key: hosts have other files, and DistributedSampler divides them again.",
+                "Use FullyReplicated, or trainer.use_distributed_sampler=false with equal numbers of batches.",
+            )
 
 
 def file_order(machine: Machine) -> Iterator[Finding]:
@@ -38,8 +40,11 @@ def file_order(machine: Machine) -> Iterator[Finding]:
         return
     used = find_unsorted_listing(machine)
     if used is not None:
-        text = f"{used} uses the order of a directory listing, which may differ between hosts."
-        yield Finding("file order", text, "Sort it before the data set is built: sorted(os.listdir(folder)).")
+        yield Finding(
+            "file order",
+            f"{used} uses the order of a directory listing, which may differ between hosts.",
+            "Sort it before the data set is built: sorted(os.listdir(folder)).",
+        )
 
 
 def directories(machine: Machine) -> Iterator[Finding]:
@@ -61,9 +66,12 @@ def directories(machine: Machine) -> Iterator[Finding]:
         # os.path answers where a directory above may not be entered; Path raises.
         is_folder = os.path.isdir(existing)
         if folder and not (is_folder and os.access(str(existing), os.W_OK | os.X_OK)):
-            text = f"The {what} {folder} cannot be written: {existing} is {'read-only' if is_folder else 'a file'}."
-            hint = "Check the mount and the owner of the directory, and what else is configured to be there."
-            yield Finding("directories", text, hint, is_error=True)
+            yield Finding(
+                "directories",
+                f"The {what} {folder} cannot be written: {existing} is {'read-only' if is_folder else 'a file'}.",
+                "Check the mount and the owner of the directory, and what else is configured to be there.",
+                is_error=True,
+            )
 
 
 def disk_space(machine: Machine) -> Iterator[Finding]:
@@ -81,9 +89,12 @@ def disk_space(machine: Machine) -> Iterator[Finding]:
     for folder in seen.values():
         free = shutil.disk_usage(folder).free
         if free < _LITTLE_SPACE:
-            text = f"{free / 1e9:.1f} GB are free for {folder}."
-            hint = "Request a larger volume (VolumeSizeInGB), use FastFile for large channels, or keep fewer saves."
-            yield Finding("disk space", text, hint, is_error=free < _NO_SPACE)
+            yield Finding(
+                "disk space",
+                f"{free / 1e9:.1f} GB are free for {folder}.",
+                "Request a larger volume (VolumeSizeInGB), use FastFile for large channels, or keep fewer saves.",
+                is_error=free < _NO_SPACE,
+            )
 
 
 CHECKS: Tuple[Check, ...] = (sharded_channels, file_order, directories, disk_space)

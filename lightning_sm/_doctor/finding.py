@@ -30,6 +30,11 @@ class Finding:
     hint: str
     is_error: bool = False
 
+    @property
+    def status(self) -> str:
+        """``error`` or ``warning``."""
+        return "error" if self.is_error else "warning"
+
     def __str__(self) -> str:
         return f"{self.check}: {self.text} HINT: {self.hint}"
 
@@ -106,8 +111,11 @@ def _run(check: Check, machine: Machine) -> Iterator[Finding]:
     try:
         yield from check(machine)
     except Exception as error:  # a check that fails says so and hides no other
-        text = f"could not be examined: {type(error).__name__}: {error}"
-        yield Finding(name_of(check), text, "Nothing, or look at what it names.")
+        yield Finding(
+            name_of(check),
+            f"could not be examined: {type(error).__name__}: {error}",
+            "Nothing, or look at what it names.",
+        )
 
 
 def _line(text: str) -> str:

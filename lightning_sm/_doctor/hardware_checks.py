@@ -27,14 +27,20 @@ def visible_gpus(machine: Machine) -> Iterator[Finding]:
     """
     seen, kind = gpus(machine), machine.job.current_instance_type or ""
     if re.match(r"ml\.[pg]\d", kind) and not seen and is_real_instance(machine) is not False:
-        text = f"{kind} has GPUs, and this container sees none."
-        hint = "Use a GPU image. If it is one, the host is faulty: start the job anew. Rehearsals have no GPU."
-        yield Finding("visible gpus", text, hint, is_error=bool(is_real_instance(machine)))
+        yield Finding(
+            "visible gpus",
+            f"{kind} has GPUs, and this container sees none.",
+            "Use a GPU image. If it is one, the host is faulty: start the job anew. Rehearsals have no GPU.",
+            is_error=bool(is_real_instance(machine)),
+        )
     visible = machine.environ.get("CUDA_VISIBLE_DEVICES")
     shown = [each for each in (visible or "").split(",") if each.strip() not in ("", "-1", "NoDevFiles")]
     if visible is not None and len(shown) < seen:
-        text = f"CUDA_VISIBLE_DEVICES={visible or '(empty)'} hides {seen - len(shown)} of {seen} GPU(s)."
-        yield Finding("visible gpus", text, "Unset it; launchers choose each process's GPU by LOCAL_RANK.")
+        yield Finding(
+            "visible gpus",
+            f"CUDA_VISIBLE_DEVICES={visible or '(empty)'} hides {seen - len(shown)} of {seen} GPU(s).",
+            "Unset it; launchers choose each process's GPU by LOCAL_RANK.",
+        )
 
 
 def torch_of_the_image(machine: Machine) -> Iterator[Finding]:
@@ -48,14 +54,19 @@ def torch_of_the_image(machine: Machine) -> Iterator[Finding]:
     version, cuda = torch_build(machine)
     of_image = machine.environ.get("SM_DLC_TORCH_VERSION")
     if version and of_image and of_image != version:
-        text = f"The image's torch {of_image} was replaced by {version}, which is not built for this image."
-        hint = "Find the line of requirements.txt that requires another torch (pip's output names it), and pin it."
-        yield Finding("torch of the image", text, hint)
+        yield Finding(
+            "torch of the image",
+            f"The image's torch {of_image} was replaced by {version}, which is not built for this image.",
+            "Find the line of requirements.txt that requires another torch (pip's output names it), and pin it.",
+        )
     seen = gpus(machine)
     if version and not cuda and seen:
-        text = f"torch {version} is built without CUDA, and this host has {seen} GPU(s)."
-        hint = "Use the GPU image, or install a torch that is built with CUDA."
-        yield Finding("torch of the image", text, hint, is_error=True)
+        yield Finding(
+            "torch of the image",
+            f"torch {version} is built without CUDA, and this host has {seen} GPU(s).",
+            "Use the GPU image, or install a torch that is built with CUDA.",
+            is_error=True,
+        )
 
 
 def gpu_driver(machine: Machine) -> Iterator[Finding]:
@@ -71,9 +82,12 @@ def gpu_driver(machine: Machine) -> Iterator[Finding]:
         # The image's forward compatibility libraries.
         compat = any(name.startswith("libcuda.so") for name in names_in(machine.path("/usr/local/cuda/compat")))
         if not compat:
-            text = f"torch is built for CUDA {cuda}, which needs driver {needs}; this host has {found[1]}."
-            hint = "Use an image with an older CUDA: a job cannot change the driver."
-            yield Finding("gpu driver", text, hint, is_error=True)
+            yield Finding(
+                "gpu driver",
+                f"torch is built for CUDA {cuda}, which needs driver {needs}; this host has {found[1]}.",
+                "Use an image with an older CUDA: a job cannot change the driver.",
+                is_error=True,
+            )
 
 
 def threads(machine: Machine) -> Iterator[Finding]:
@@ -85,8 +99,11 @@ def threads(machine: Machine) -> Iterator[Finding]:
     each = (os.cpu_count() or 1) // (local or 1)
     is_torchrun = machine.job.in_container and "TORCHELASTIC_RUN_ID" in machine.environ
     if is_torchrun and machine.environ.get("OMP_NUM_THREADS") == "1" and each > 1 and not gpus(machine):
-        text = f"OMP_NUM_THREADS=1, which torchrun sets: each process computes on one of {each} CPUs."
-        yield Finding("threads", text, f"Set OMP_NUM_THREADS={each} in the job's environment.")
+        yield Finding(
+            "threads",
+            f"OMP_NUM_THREADS=1, which torchrun sets: each process computes on one of {each} CPUs.",
+            f"Set OMP_NUM_THREADS={each} in the job's environment.",
+        )
 
 
 def shared_memory(machine: Machine) -> Iterator[Finding]:
@@ -97,8 +114,11 @@ def shared_memory(machine: Machine) -> Iterator[Finding]:
     folder = machine.path("/dev/shm")
     size = shutil.disk_usage(str(folder)).total if folder.is_dir() else _LEAST_SHARED
     if size < _LEAST_SHARED:
-        text = f"/dev/shm has {size / 1024**2:.0f} MiB: loader workers with larger batches die of a bus error."
-        yield Finding("shared memory", text, "Run the container with docker run --shm-size=8g, or set num_workers=0.")
+        yield Finding(
+            "shared memory",
+            f"/dev/shm has {size / 1024**2:.0f} MiB: loader workers with larger batches die of a bus error.",
+            "Run the container with docker run --shm-size=8g, or set num_workers=0.",
+        )
 
 
 def fork(machine: Machine) -> Iterator[Finding]:
@@ -109,9 +129,11 @@ def fork(machine: Machine) -> Iterator[Finding]:
     topology = machine.topology
     is_distributed = topology is not None and (topology.num_nodes > 1 or (topology.world_size or 1) > 1)
     if is_distributed and not gpus(machine) and sys.version_info[:2] < _FORK_REPAIRED:
-        text = f"Python {sys.version.split()[0]} on CPUs: about one in a thousand forks of loader workers deadlocks."
-        hint = "persistent_workers=True or multiprocessing_context='forkserver' in the DataLoader, or Python 3.12."
-        yield Finding("fork", text, hint)
+        yield Finding(
+            "fork",
+            f"Python {sys.version.split()[0]} on CPUs: about one in a thousand forks of loader workers deadlocks.",
+            "persistent_workers=True or multiprocessing_context='forkserver' in the DataLoader, or Python 3.12.",
+        )
 
 
 CHECKS: Tuple[Check, ...] = (visible_gpus, torch_of_the_image, gpu_driver, threads, shared_memory, fork)

@@ -27,12 +27,17 @@ def world(machine: Machine) -> Iterator[Finding]:
     job, topology = machine.job, machine.topology
     hosts, groups = job.world_hosts, ", ".join(each.name for each in job.instance_groups)
     if len(job.instance_groups) > 1 and not job.distribution_groups:
-        text = f"Each of the instance groups {groups} trains alone: none is named as a part of the distribution."
-        hint = "Use one instance group, or the distribution mpi, and name the groups that train together."
-        yield Finding("world", text, hint)
+        yield Finding(
+            "world",
+            f"Each of the instance groups {groups} trains alone: none is named as a part of the distribution.",
+            "Use one instance group, or the distribution mpi, and name the groups that train together.",
+        )
     elif topology is not None and topology.is_external and job.in_container and topology.num_nodes < len(hosts):
-        text = f"The {topology.world_size} process(es) of this world are on {topology.num_nodes} of {len(hosts)} hosts."
-        yield Finding("world", text, "Start the processes on all hosts, or request fewer instances.")
+        yield Finding(
+            "world",
+            f"The {topology.world_size} process(es) of this world are on {topology.num_nodes} of {len(hosts)} hosts.",
+            "Start the processes on all hosts, or request fewer instances.",
+        )
 
 
 def variables(machine: Machine) -> Iterator[Finding]:
@@ -48,19 +53,28 @@ def variables(machine: Machine) -> Iterator[Finding]:
     if named and job.current_host and named != job.current_host:
         used = find_text(machine, r"SM_(CURRENT_|NUM_|RESOURCE_CONFIG|TRAINING_ENV)")
         if used:
-            text = f"{used} reads SM_* variables, and on {job.current_host} they are those of {named}, by mpirun."
-            yield Finding("variables", text, "Read lightning_sm.job(), which reads this host's own files.")
+            yield Finding(
+                "variables",
+                f"{used} reads SM_* variables, and on {job.current_host} they are those of {named}, by mpirun.",
+                "Read lightning_sm.job(), which reads this host's own files.",
+            )
     main = next((environ[name] for name in ("MASTER_ADDR", "SM_MASTER_ADDR") if environ.get(name) in job.hosts), None)
     if main and job.world_hosts and main != job.world_hosts[0]:
         used = find_text(machine, r"MASTER_ADDR")
         if used:
-            text = f"{used} reads MASTER_ADDR, which is {main}, and rank 0 of this world is on {job.world_hosts[0]}."
-            yield Finding("variables", text, "Take it from lightning_sm.Topology.resolve().main_address.")
+            yield Finding(
+                "variables",
+                f"{used} reads MASTER_ADDR, which is {main}, and rank 0 of this world is on {job.world_hosts[0]}.",
+                "Take it from lightning_sm.Topology.resolve().main_address.",
+            )
     if topology is not None and topology.launcher is Launcher.MPI:
         used = find_text(machine, r"[\"'](RANK|WORLD_SIZE|LOCAL_RANK)[\"']")
         if used:
-            text = f"{used} reads RANK, WORLD_SIZE or LOCAL_RANK, which mpirun does not set: each rank takes a default."
-            yield Finding("variables", text, "Read ranks from the trainer or lightning_sm.Topology.resolve().")
+            yield Finding(
+                "variables",
+                f"{used} reads RANK, WORLD_SIZE or LOCAL_RANK, which mpirun does not set: each rank takes a default.",
+                "Read ranks from the trainer or lightning_sm.Topology.resolve().",
+            )
 
 
 def idle_accelerators(machine: Machine) -> Iterator[Finding]:
@@ -72,14 +86,20 @@ def idle_accelerators(machine: Machine) -> Iterator[Finding]:
     seen = job.num_gpus or gpus(machine)
     started = topology.local_world_size if topology is not None and topology.is_external else None
     if job.in_container and started and started < seen:
-        text = f"{started} process(es) on a host with {seen} GPUs: {seen - started} of them idle."
-        yield Finding("idle accelerators", text, f"Start {seen} processes per host.")
+        yield Finding(
+            "idle accelerators",
+            f"{started} process(es) on a host with {seen} GPUs: {seen - started} of them idle.",
+            f"Start {seen} processes per host.",
+        )
     kind = job.current_instance_type or ""
     devices = any(name.startswith("neuron") for name in names_in(machine.path("/dev")))
     software = [name for name in ("torch_neuronx", "torch_xla") if find_spec(name) is not None]
     if (kind.startswith(("ml.trn", "ml.inf")) or devices) and not software:
-        text = f"{kind or 'This host'} has Neuron cores, and neither torch_neuronx nor torch_xla is installed."
-        yield Finding("idle accelerators", text, "Use AWS's training image for Neuron, or a GPU instance.")
+        yield Finding(
+            "idle accelerators",
+            f"{kind or 'This host'} has Neuron cores, and neither torch_neuronx nor torch_xla is installed.",
+            "Use AWS's training image for Neuron, or a GPU instance.",
+        )
 
 
 def hyperparameters(machine: Machine) -> Iterator[Finding]:
@@ -96,11 +116,17 @@ def hyperparameters(machine: Machine) -> Iterator[Finding]:
         return
     hint = "Read them with lightning_sm (SageMakerCLI, job().hyperparameters)."
     if changed:
-        text = f"None, booleans, lists and dicts reach the script as text: {', '.join(changed[:3])}."
-        yield Finding("hyperparameters", text, hint)
+        yield Finding(
+            "hyperparameters",
+            f"None, booleans, lists and dicts reach the script as text: {', '.join(changed[:3])}.",
+            hint,
+        )
     if earlier:
-        text = f"The toolkit sorts them: {', '.join(earlier[:3])} stand before --config, and the file overrides them."
-        yield Finding("hyperparameters", text, hint)
+        yield Finding(
+            "hyperparameters",
+            f"The toolkit sorts them: {', '.join(earlier[:3])} stand before --config, and the file overrides them.",
+            hint,
+        )
 
 
 def source(machine: Machine) -> Iterator[Finding]:
@@ -116,9 +142,11 @@ def source(machine: Machine) -> Iterator[Finding]:
         return
     files = [entry for entry in folder.iterdir() if entry.is_file()]
     if files and all(file.stat().st_ctime < time.time() - age - 1 for file in files):
-        text = f"The files of {folder} are older than the container: {uploaded} was not extracted."
-        hint = f"Delete {folder} from the image, or copy the source into the image and submit none."
-        yield Finding("source", text, hint)
+        yield Finding(
+            "source",
+            f"The files of {folder} are older than the container: {uploaded} was not extracted.",
+            f"Delete {folder} from the image, or copy the source into the image and submit none.",
+        )
 
 
 def sigterm(machine: Machine) -> Iterator[Finding]:
@@ -144,8 +172,11 @@ def checkpoint_upload(machine: Machine) -> Iterator[Finding]:
     is_local_mode = not job.instance_groups
     by = job.sources.get("checkpoint_dir", "")
     if job.in_container and not is_local_mode and not by.endswith("checkpointconfig.json") and by != job.checkpoint_dir:
-        text = f"The job has no CheckpointConfig: {job.checkpoint_dir} is uploaded at its end only."
-        yield Finding("checkpoint upload", text, "Set checkpoint_s3_uri, or CheckpointConfig in the request.")
+        yield Finding(
+            "checkpoint upload",
+            f"The job has no CheckpointConfig: {job.checkpoint_dir} is uploaded at its end only.",
+            "Set checkpoint_s3_uri, or CheckpointConfig in the request.",
+        )
 
 
 def prepare_data(machine: Machine) -> Iterator[Finding]:
@@ -160,8 +191,11 @@ def prepare_data(machine: Machine) -> Iterator[Finding]:
         if name.endswith("prepare_data_per_node") and str(value).lower() in ("false", "0")
     ]
     if off and len(machine.job.world_hosts) > 1:
-        text = f"{off[0]} is false: prepare_data runs on the main host only, and hosts share no disk."
-        yield Finding("prepare data", text, f"Leave {off[0]} at its default, true.")
+        yield Finding(
+            "prepare data",
+            f"{off[0]} is false: prepare_data runs on the main host only, and hosts share no disk.",
+            f"Leave {off[0]} at its default, true.",
+        )
 
 
 def debugger(machine: Machine) -> Iterator[Finding]:
@@ -177,9 +211,11 @@ def debugger(machine: Machine) -> Iterator[Finding]:
     file = os.path.join(config_directory(machine.environ), "debughookconfig.json")
     is_on = os.path.exists(file) and machine.environ.get("USE_SMDEBUG") != "0"
     if machine.job.in_container and is_on and find_on_path(machine, "smdebug"):
-        text = "smdebug hooks into every module and step of this training, and knows no current release of torch."
-        hint = "Pass debugger_hook_config=False to the estimator, or environment={'USE_SMDEBUG': '0'}."
-        yield Finding("debugger", text, hint)
+        yield Finding(
+            "debugger",
+            "smdebug hooks into every module and step of this training, and knows no current release of torch.",
+            "Pass debugger_hook_config=False to the estimator, or environment={'USE_SMDEBUG': '0'}.",
+        )
 
 
 def lightning_version(machine: Machine) -> Iterator[Finding]:
@@ -190,8 +226,11 @@ def lightning_version(machine: Machine) -> Iterator[Finding]:
     text = read_text(source_dir(machine) / "requirements.txt") or ""
     found = re.search(r"^\s*(pytorch[-_.]lightning|lightning)\s*(\[[^\]]*\])?\s*(#.*)?$", text, re.MULTILINE | re.I)
     if machine.job.in_container and found is not None:
-        problem = f"requirements.txt names no version of {found[1]}: a restart of the job may install another one."
-        yield Finding("lightning version", problem, "Pin it; docs/versions.md has the version for each image.")
+        yield Finding(
+            "lightning version",
+            f"requirements.txt names no version of {found[1]}: a restart of the job may install another one.",
+            "Pin it; docs/versions.md has the version for each image.",
+        )
 
 
 CHECKS: Tuple[Check, ...] = (

@@ -5,7 +5,7 @@ import fnmatch
 import os
 import socket
 import time
-from typing import Callable, Iterator, NamedTuple, Optional, Tuple
+from typing import Callable, Iterator, Optional, Tuple
 
 from lightning_sm._doctor.finding import Check, Finding, Machine
 from lightning_sm._doctor.host import efa_devices, gpus, is_real_instance, names_in
@@ -30,14 +30,21 @@ def main_host(machine: Machine) -> Iterator[Finding]:
     except (OSError, UnicodeError):
         return  # a host that has not started has no name; the training waits for it and says so
     if topology.main_address in machine.job.hosts and (address.startswith("127.") or address == "::1"):
-        text = f"{topology.main_address} resolves to {address}, so that this host would connect to itself."
-        yield Finding("main host", text, "Remove the name from /etc/hosts.", is_error=True)
+        yield Finding(
+            "main host",
+            f"{topology.main_address} resolves to {address}, so that this host would connect to itself.",
+            "Remove the name from /etc/hosts.",
+            is_error=True,
+        )
         return
     problem = _connect(address, topology.main_port)
     if problem is not None:
-        text = f"{topology.main_address}:{topology.main_port} does not answer ({problem})."
-        hint = "Allow all traffic between members of the job's security group, in both directions."
-        yield Finding("main host", text, hint, is_error=True)
+        yield Finding(
+            "main host",
+            f"{topology.main_address}:{topology.main_port} does not answer ({problem}).",
+            "Allow all traffic between members of the job's security group, in both directions.",
+            is_error=True,
+        )
 
 
 def _connect(address: str, port: int) -> Optional[str]:
@@ -73,20 +80,17 @@ def efa(machine: Machine) -> Iterator[Finding]:
     # Where AWS's EFA installer puts libfabric.
     folders = [machine.path(f"/opt/amazon/efa/{each}") for each in ("lib", "lib64")]
     if kind in _EFA_TYPES and not devices and is_real_instance(machine) is not False:
-        text = f"{kind} has EFA, and this host shows no device in /sys/class/infiniband: hosts communicate over TCP."
-        yield Finding("efa", text, "Use an AWS PyTorch image; a rehearsal or local mode has no EFA.")
+        yield Finding(
+            "efa",
+            f"{kind} has EFA, and this host shows no device in /sys/class/infiniband: hosts communicate over TCP.",
+            "Use an AWS PyTorch image; a rehearsal or local mode has no EFA.",
+        )
     elif devices and not any(name.startswith("libfabric.so") for each in folders for name in names_in(each)):
-        text = f"{kind} has {devices} EFA device(s), and this image has no libfabric in /opt/amazon/efa: NCCL uses TCP."
-        yield Finding("efa", text, "Use an AWS PyTorch image, or run AWS's EFA installer in your own.")
-
-
-class _Rule(NamedTuple):
-    """A value of a variable that hurts: on which machines, and what it does."""
-
-    variable: str
-    value: str
-    applies: Callable[[Machine], bool]
-    effect: str
+        yield Finding(
+            "efa",
+            f"{kind} has {devices} EFA device(s), and this image has no libfabric in /opt/amazon/efa: NCCL uses TCP.",
+            "Use an AWS PyTorch image, or run AWS's EFA installer in your own.",
+        )
 
 
 def _many_gpus(machine: Machine) -> bool:
@@ -112,21 +116,22 @@ _ERRORS_OFF = "a failed or lost rank leaves the others waiting in their collecti
 # NVIDIA, "NCCL environment variables"; torch, "ProcessGroupNCCL environment variables" and "Distributed communication
 # package"; aws/aws-ofi-nccl. NCCL_IB_DISABLE=1 and NCCL_PROTO=simple, which the containers set, do no harm: EFA is used
 # through NCCL's network plugin.
-_RULES = (
-    _Rule("NCCL_P2P_DISABLE", "1", _many_gpus, _HOST_MEMORY),
-    _Rule("NCCL_P2P_LEVEL", "LOC", _many_gpus, _HOST_MEMORY),
-    _Rule("NCCL_SHM_DISABLE", "1", _many_gpus, "processes of one host exchange data over the network"),
-    _Rule("NCCL_NET", "Socket", _on_efa, _TCP),
-    _Rule("NCCL_NET_PLUGIN", "none", _on_efa, _TCP),
-    _Rule("FI_PROVIDER", "tcp*", _on_efa, _TCP),
-    _Rule("FI_PROVIDER", "sockets", _on_efa, _TCP),
-    _Rule("FI_EFA_USE_DEVICE_RDMA", "0", _on_efa, "GPUs do not write to the network card directly"),
-    _Rule("NCCL_ALGO", "?*", _without_smp, "NCCL does not choose the algorithm by the size of each message"),
-    _Rule("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", _any, _ERRORS_OFF),
-    _Rule("NCCL_ASYNC_ERROR_HANDLING", "0", _any, _ERRORS_OFF),
-    _Rule("CUDA_LAUNCH_BLOCKING", "1", _any, "the GPU waits for each kernel; meant for debugging"),
-    _Rule("TORCH_DISTRIBUTED_DEBUG", "DETAIL", _any, "each collective is checked on all ranks; meant for debugging"),
-    _Rule("NCCL_DEBUG", "TRACE", _any, "NCCL logs each call"),
+# A value of a variable that hurts: on which machines, and what it does.
+_RULES: Tuple[Tuple[str, str, Callable[[Machine], bool], str], ...] = (
+    ("NCCL_P2P_DISABLE", "1", _many_gpus, _HOST_MEMORY),
+    ("NCCL_P2P_LEVEL", "LOC", _many_gpus, _HOST_MEMORY),
+    ("NCCL_SHM_DISABLE", "1", _many_gpus, "processes of one host exchange data over the network"),
+    ("NCCL_NET", "Socket", _on_efa, _TCP),
+    ("NCCL_NET_PLUGIN", "none", _on_efa, _TCP),
+    ("FI_PROVIDER", "tcp*", _on_efa, _TCP),
+    ("FI_PROVIDER", "sockets", _on_efa, _TCP),
+    ("FI_EFA_USE_DEVICE_RDMA", "0", _on_efa, "GPUs do not write to the network card directly"),
+    ("NCCL_ALGO", "?*", _without_smp, "NCCL does not choose the algorithm by the size of each message"),
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", _any, _ERRORS_OFF),
+    ("NCCL_ASYNC_ERROR_HANDLING", "0", _any, _ERRORS_OFF),
+    ("CUDA_LAUNCH_BLOCKING", "1", _any, "the GPU waits for each kernel; meant for debugging"),
+    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", _any, "each collective is checked on all ranks; meant for debugging"),
+    ("NCCL_DEBUG", "TRACE", _any, "NCCL logs each call"),
 )
 
 
@@ -135,11 +140,14 @@ def nccl_settings(machine: Machine) -> Iterator[Finding]:
 
     Saves: hours of a slower training.
     """
-    for rule in _RULES:
-        value = machine.environ.get(rule.variable, "")
-        if fnmatch.fnmatch(value.lower(), rule.value.lower()) and rule.applies(machine):
-            hint = f"Unset {rule.variable}; look for it in the job's environment, the image and the script."
-            yield Finding("nccl settings", f"{rule.variable}={value}: {rule.effect}.", hint)
+    for variable, pattern, applies, effect in _RULES:
+        value = machine.environ.get(variable, "")
+        if fnmatch.fnmatch(value.lower(), pattern.lower()) and applies(machine):
+            yield Finding(
+                "nccl settings",
+                f"{variable}={value}: {effect}.",
+                f"Unset {variable}; look for it in the job's environment, the image and the script.",
+            )
 
 
 def smddp_collectives(machine: Machine) -> Iterator[Finding]:
@@ -155,9 +163,11 @@ def smddp_collectives(machine: Machine) -> Iterator[Finding]:
     is_torchrun = job.hyperparameters.enabled("sagemaker_torch_distributed_enabled")
     if job.in_container and job.asks_for_smddp and (is_switched or is_torchrun):
         why = "SMDATAPARALLEL_OPTIMIZE_SDP is set" if is_switched else "torchrun starts the processes"
-        text = f"{why}: SMDDP speeds up AllGather (FSDP, DeepSpeed), and not DDP's AllReduce."
-        hint = "For DDP leave that out of the job; for FSDP and DeepSpeed it is right."
-        yield Finding("smddp collectives", text, hint)
+        yield Finding(
+            "smddp collectives",
+            f"{why}: SMDDP speeds up AllGather (FSDP, DeepSpeed), and not DDP's AllReduce.",
+            "For DDP leave that out of the job; for FSDP and DeepSpeed it is right.",
+        )
 
 
 CHECKS: Tuple[Check, ...] = (main_host, efa, nccl_settings, smddp_collectives)

@@ -77,17 +77,13 @@ class PlanOptions:
 
 def main(args: Sequence[str]) -> int:
     """Run the command; returns its exit code."""
-    _plan(*_parse(args))
-    return 0
-
-
-def _parse(args: Sequence[str]) -> Tuple[PlanOptions, List[str]]:
     parser = new_parser("lightning-sm plan", _DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, PlanOptions)
     parser.add_argument("program", nargs=argparse.REMAINDER, help="with --measure: a program and its arguments")
     given = parse(parser, args)
     program = given.pop("program")
-    return PlanOptions(**given), program[1:] if program[:1] == ["--"] else program
+    _plan(PlanOptions(**given), program[1:] if program[:1] == ["--"] else program)
+    return 0
 
 
 def _plan(options: PlanOptions, program: Sequence[str]) -> None:
@@ -177,8 +173,15 @@ def _table(options: PlanOptions, workload: Workload, network: Network, plain: Se
     heads += ["hours"] * (steps is not None) + ["dollars"] * (steps is not None and options.price is not None)
     rows = [heads]
     for each in plain:
-        row = [str(each.hosts), str(each.hosts * network.processes), f"{each.step_seconds * 1e3:.4g}"]
-        row += [f"{scale * each.speedup:,.4g}", f"{each.speedup:.2f}", f"{each.efficiency:.0%}", each.bottleneck]
+        row = [
+            str(each.hosts),
+            str(each.hosts * network.processes),
+            f"{each.step_seconds * 1e3:.4g}",
+            f"{scale * each.speedup:,.4g}",
+            f"{each.speedup:.2f}",
+            f"{each.efficiency:.0%}",
+            each.bottleneck,
+        ]
         if steps is not None:
             # The steps of one host are shared by all.
             hours = steps * workload.step_seconds / each.speedup / 3600

@@ -43,8 +43,10 @@ def plot(title: str, unit: str, scale: float, curves: Mapping[str, Sequence[Pred
     ]
     for tick in _ticks(most * scale):
         down = y(tick / scale)
-        parts.append(f'<path d="M{_LEFT} {down:.1f}H{_RIGHT}" stroke="#ddd"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">{tick:,.6g}</text>')
+        parts += [
+            f'<path d="M{_LEFT} {down:.1f}H{_RIGHT}" stroke="#ddd"/>',
+            f'<text x="{_LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">{tick:,.6g}</text>',
+        ]
     written = -1000.0
     for count in sorted(set(hosts)):
         if x(count) - written >= 20:  # the numbers of few hosts stand close together
@@ -53,10 +55,12 @@ def plot(title: str, unit: str, scale: float, curves: Mapping[str, Sequence[Pred
     for number, (name, predictions) in enumerate(curves.items()):
         color = _COLORS[number % len(_COLORS)]
         points = [(x(each.hosts), y(each.speedup)) for each in predictions]
-        parts.extend(_curve(points, color))
         line = _TOP + 12 + 22 * number
-        parts.append(f'<path d="M{_RIGHT + 16} {line - 4}h18" stroke="{color}" stroke-width="2"/>')
-        parts.append(f'<text x="{_RIGHT + 40}" y="{line}" font-size="11">{escape(name)}</text>')
+        parts += [
+            *_curve(points, color),
+            f'<path d="M{_RIGHT + 16} {line - 4}h18" stroke="{color}" stroke-width="2"/>',
+            f'<text x="{_RIGHT + 40}" y="{line}" font-size="11">{escape(name)}</text>',
+        ]
     return "\n".join([*parts, "</svg>", ""])
 
 

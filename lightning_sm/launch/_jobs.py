@@ -94,8 +94,7 @@ def _logs(name: str, follow: bool = False, region: Optional[str] = None) -> int:
         follow: Go on until the job ends.
         region: The AWS region; by default that of the AWS configuration.
     """
-    session = session_in(region)
-    kind, _ = _find(session, name)
+    session, kind, _ = _find(region, name)
     return follow_job(session, name, kind, wait=follow)
 
 
@@ -106,8 +105,7 @@ def _stop(name: str, region: Optional[str] = None) -> int:
         name: The name of the job.
         region: The AWS region; by default that of the AWS configuration.
     """
-    session = session_in(region)
-    kind, _ = _find(session, name)
+    session, kind, _ = _find(region, name)
     with api_errors(f"sagemaker:Stop{kind} for {name}"):
         call(session.client("sagemaker"), f"Stop{kind}")(**{f"{kind}Name": name})
     print(f"Stopping {name}.")
@@ -126,8 +124,7 @@ def _artifacts(
         region: The AWS region; by default that of the AWS configuration.
         json: Print JSON.
     """
-    session = session_in(region)
-    kind, job = _find(session, name)
+    session, kind, job = _find(region, name)
     if kind != "TrainingJob":
         best = (job.get("BestTrainingJob") or {}).get("TrainingJobName")
         if best is None:
@@ -136,7 +133,7 @@ def _artifacts(
                 hint=f"`lightning-sm logs {name}` shows its training jobs.",
             )
         print(f"The best training job of {name}: {best}", file=sys.stderr)
-        _, job = _find(session, best)
+        _, _, job = _find(region, best)
     uri = (job.get("ModelArtifacts") or {}).get("S3ModelArtifacts")
     saved = (job.get("CheckpointConfig") or {}).get("S3Uri")
     elsewhere = f" Its checkpoints are at {saved}." if saved else ""
@@ -156,16 +153,17 @@ def _artifacts(
     return 0
 
 
-def _find(session: Any, name: str) -> Tuple[str, Dict[str, Any]]:
-    """Return the kind of a job and its description.
+def _find(region: Optional[str], name: str) -> Tuple[Any, str, Dict[str, Any]]:
+    """Return a boto3 session, the kind of a job and its description.
 
     Raises:
         LaunchError: There is no job of that name.
     """
+    session = session_in(region)
     for kind in _KINDS:
         job = describe(session, kind, name)
         if job is not None:
-            return kind, job
+            return session, kind, job
     raise LaunchError(
         f"There is no training job and no tuning job {name!r} in {session.region_name}.",
         hint="`lightning-sm jobs` lists them; --region names another region.",
@@ -217,14 +215,11 @@ def _refuse(folder: Path, names: Sequence[str]) -> None:
 
 
 def _unpack(packed: tarfile.TarFile, folder: Path) -> List[str]:
-    members, left = [], []
-    files = {member.name for member in packed.getmembers() if member.isfile()}
-    for member in packed.getmembers():
-        # A hard link is one more name of a file.
-        if member.isfile() or (member.islnk() and member.linkname in files):
-            members.append(member)
-        elif not member.isdir():
-            left.append(member.name)
+    found = packed.getmembers()
+    files = {member.name for member in found if member.isfile()}
+    # A hard link is one more name of a file.
+    members = [member for member in found if member.isfile() or (member.islnk() and member.linkname in files)]
+    left = [member.name for member in found if not member.isdir() and member not in members]
     _refuse(folder, [member.name for member in members])
     safely: Dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     packed.extractall(folder, members, **safely)

@@ -102,7 +102,7 @@ def read_line(
 
 
 def decode(text: str) -> Any:
-    """The value of a hyperparameter; the text itself where ``set`` gave one that is no JSON."""
+    """Return the value of a hyperparameter as the toolkit reads it: JSON, else the text itself."""
     try:
         return json.loads(text)
     except ValueError:

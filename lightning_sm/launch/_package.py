@@ -37,7 +37,6 @@ _OURS = re.compile(
     r"^[ \t]*(?:[^#\s]*/)?lightning[-_.]sm(?:\[[\w,\s-]*\])?(?P<rest>(?![\w.])(?!-(?!\S*\.(?:whl|tar\.gz)))[^#\n]*)",
     re.IGNORECASE | re.MULTILINE,
 )
-_LEVEL = 6
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def pack_source(source_dir: Path, target: Path, *, allowed: Sequence[str] = ()) 
     try:
         # The time in gzip's header would make equal sources different.
         with target.open("wb") as raw, gzip.GzipFile(
-            filename="", mode="wb", fileobj=raw, compresslevel=_LEVEL, mtime=0
+            filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0
         ) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
             for name in (*(name for name in files if name not in added), *sorted(added)):
                 entry = tarfile.TarInfo(name)
@@ -219,10 +218,10 @@ def _wheel() -> Tuple[str, bytes]:
         if path.is_file() and "__pycache__" not in path.parts:
             above = package.parent if package in path.parents else path.parent
             files.append((path.relative_to(above).as_posix(), path.read_bytes()))
-    files += [(f"{info}/{name}", text.encode()) for name, text in texts.items() if text]
-    files.append(
-        (f"{info}/WHEEL", b"Wheel-Version: 1.0\nGenerator: lightning-sm\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-    )
+    files += [
+        *((f"{info}/{name}", text.encode()) for name, text in texts.items() if text),
+        (f"{info}/WHEEL", b"Wheel-Version: 1.0\nGenerator: lightning-sm\nRoot-Is-Purelib: true\nTag: py3-none-any\n"),
+    ]
     record = "".join(f"{name},sha256={_digest(content)},{len(content)}\n" for name, content in files)
     files.append((f"{info}/RECORD", f"{record}{info}/RECORD,,\n".encode()))
     buffer = io.BytesIO()

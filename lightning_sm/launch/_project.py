@@ -205,8 +205,12 @@ def _of_metrics(names: Sequence[str], use: str, code: Mapping[str, str], *, is_e
     for name in names:
         parts = re.findall(r"[A-Za-z0-9]+", re.sub(r"_(step|epoch)$|/dataloader_idx_\d+$", "", name).replace("_", " "))
         if not words.issuperset(parts):
-            text = f"{name} {use}, and {next(part for part in parts if part not in words)!r} stands in no .py file."
-            yield Finding("monitor", text, "Correct the name, unless a library logs it.", is_error)
+            yield Finding(
+                "monitor",
+                f"{name} {use}, and {next(part for part in parts if part not in words)!r} stands in no .py file.",
+                "Correct the name, unless a library logs it.",
+                is_error,
+            )
 
 
 def _configs(body: Mapping[str, Any]) -> List[str]:

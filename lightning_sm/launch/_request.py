@@ -15,8 +15,16 @@ from lightning_sm.launch._images import find_image
 from lightning_sm.launch._settings import LaunchSettings
 from lightning_sm.launch._upload import address_of_content
 
-__all__ = ["ARCHIVE", "OF_SEARCH", "Account", "JobRequest", "create_job_request", "default_name", "local_channels"]
-__all__ += ["patch"]
+__all__ = [
+    "ARCHIVE",
+    "OF_SEARCH",
+    "Account",
+    "JobRequest",
+    "create_job_request",
+    "default_name",
+    "local_channels",
+    "patch",
+]
 
 #: Where the source archive of a job is uploaded below the name of the job: SageMaker's SDKs have other places.
 ARCHIVE = "launch/sourcedir.tar.gz"
@@ -62,8 +70,7 @@ class JobRequest:
 
     def as_body(self) -> Dict[str, Any]:
         """The arguments of boto3's method, such as ``create_training_job``."""
-        read: Dict[str, Any] = json.loads(self.body)
-        return read
+        return dict(json.loads(self.body))
 
     def __str__(self) -> str:
         return self.body
@@ -113,9 +120,8 @@ def create_job_request(
     """
     image = find_image(settings.image, account.region)
     archive = f"s3://{account.bucket}/{name}/{ARCHIVE}"
-    checkpoints = settings.checkpoints
-    if checkpoints == "auto":
-        checkpoints = f"s3://{account.bucket}/{name}/checkpoints"
+    own_place = f"s3://{account.bucket}/{name}/checkpoints"
+    checkpoints = own_place if settings.checkpoints == "auto" else settings.checkpoints
     algorithm: Dict[str, Any] = {"TrainingImage": image.uri, "TrainingInputMode": "File"}
     if settings.metrics:
         algorithm["MetricDefinitions"] = metric_definitions(settings.metrics)

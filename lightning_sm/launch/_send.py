@@ -244,12 +244,12 @@ def api_errors(what: str, *, hint: str = "") -> Iterator[None]:
     except (ClientError, BotoCoreError, Boto3Error, ValueError) as error:
         # boto3's transfers raise errors of their own for those of the service.
         refused = error if isinstance(error, ClientError) else error.__context__
-        if not isinstance(refused, ClientError):
+        if isinstance(refused, ClientError):
+            advice = _advice(refused) or hint or "AWS's message says why."
+        elif isinstance(error, ParamValidationError):
+            advice = "Correct what is named here; nothing was asked of AWS."
+        else:
             advice = "Check the network, the region (--region, AWS_REGION) and AWS_ENDPOINT_URL."
-            if isinstance(error, ParamValidationError):
-                advice = "Correct what is named here; nothing was asked of AWS."
-            raise LaunchError(f"{what} failed: {_shortened(error)}.", hint=advice) from error
-        advice = _advice(refused) or hint or "AWS's message says why."
         raise LaunchError(f"{what} failed: {_shortened(error)}.", hint=advice) from error
 
 

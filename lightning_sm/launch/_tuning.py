@@ -154,6 +154,8 @@ def draw(request: JobRequest, seed: int) -> JobRequest:
 
 def _drawn(kind: str, given: Mapping[str, Any], numbers: random.Random) -> str:
     """A value of a range as a training job gets it. The scale ``Auto`` is taken for ``Linear``."""
+    if kind == "AutoParameters":  # for which Autotune finds a range around this value; `set` names them
+        return str(given["ValueHint"])
     if "Values" in given:
         return str(numbers.choice(given["Values"]))
     low, high = float(given["MinValue"]), float(given["MaxValue"])

@@ -1,6 +1,7 @@
 """Local folders as channels: an address that their content determines, and the upload of what is not there yet."""
 
 import hashlib
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,15 +42,19 @@ def address_of_content(path: Path, prefix: str) -> str:
                     inner.update(block)
             digest.update(f"{name}\0{inner.hexdigest()}\n".encode())
     except (OSError, UnicodeError) as error:
-        hint = "Make the file readable, and its name UTF-8."
-        raise LaunchError(f"The channel {path} cannot be read: {error}.", hint=hint) from error
-    # rglob does not enter such links, and what is behind them would be missing in the job.
+        raise LaunchError(
+            f"The channel {path} cannot be read: {error}.", hint="Make the file readable, and its name UTF-8."
+        ) from error
+    # rglob does not enter such links and folders, and what is behind them would be missing in the job.
     links = [str(each) for each in sorted(path.rglob("*")) if each.is_symlink() and not each.is_file()]
     if links:
         raise LaunchError(
             f"{', '.join(links[:5])} in the channel {path} is a link to a folder, or to nothing.",
             hint="Put the files there, or make the folder a channel of its own.",
         )
+    closed = [str(each) for each in (path, *path.rglob("*")) if each.is_dir() and not os.access(each, os.R_OK)]
+    if closed:
+        raise LaunchError(f"{', '.join(closed[:5])} in the channel {path} cannot be read.", hint="Change its rights.")
     if not files:
         raise LaunchError(
             f"The channel {path} has no files on this machine.", hint="Name a folder with files, or s3://BUCKET/PREFIX."
@@ -89,12 +94,10 @@ def upload_folder(path: Path, address: str, session: Any, arguments: Mapping[str
 
 def files_in(path: Path) -> Iterator[Tuple[str, Path]]:
     """Yield the files in a folder, or a file, in the order of their paths: each with its name there."""
-    if path.is_file():
-        yield path.name, path
-        return
-    for file in sorted(path.rglob("*")):
+    above, found = (path.parent, [path]) if path.is_file() else (path, sorted(path.rglob("*")))
+    for file in found:
         if file.is_file():
-            yield file.relative_to(path).as_posix(), file
+            yield file.relative_to(above).as_posix(), file
 
 
 def progress_bar(name: str, size: int) -> Any:

@@ -1,6 +1,5 @@
 """What is refused before anything starts: missing software, an isolation that this machine has not."""
 
-import contextlib
 import importlib.util
 import os
 import shutil
@@ -133,30 +132,36 @@ def choose_isolation(request: RehearsalRequest) -> Isolation:
 
 
 def _unsuitable(request: RehearsalRequest, isolation: Isolation) -> Optional[str]:
-    """Why this request cannot run with ``isolation`` on any machine; ``None`` if it can."""
-    options = request.options
-    if request.uses_mpirun and isolation != "netns":
-        return f"{request.distribution} logs in to each host by ssh on port 22, and sshd needs real users"
-    if isolation != "loopback":
-        return None
-    if options.launcher is not None:
-        return f"{options.launcher} writes to /opt/ml and serves port 8080 on each host"
+    """Why this request cannot run with ``isolation``, as far as that needs no trial; ``None`` if it can."""
+    options, is_loopback = request.options, isolation == "loopback"
+    is_torchrun = request.distribution == "torch_distributed"
     reads_base_dir = any("SAGEMAKER_BASE_DIR" in word for word in request.command)
-    if request.command[-1:] != ("train",) and not reads_base_dir:
-        return "this entry point uses /opt/ml by its absolute name"
-    if options.bandwidth is not None or options.latency is not None:
-        return "hosts without a network of their own cannot have --bandwidth or --latency"
-    if request.distribution == "torch_distributed" and len(request.groups) > 1:
-        return "each group is a world of its own at port 7777, which hosts of one network cannot share"
-    if request.distribution == "torch_distributed" and not _is_free(DEFAULT_PORT):
-        return f"port {DEFAULT_PORT}, at which the hosts would meet, is in use (another rehearsal?)"
-    return None
+    found = {
+        f"{request.distribution} logs in to each host by ssh on port 22, and sshd needs real users": (
+            request.uses_mpirun and isolation != "netns"
+        ),
+        f"{options.launcher} writes to /opt/ml and serves port 8080 on each host": (
+            is_loopback and options.launcher is not None
+        ),
+        "this entry point uses /opt/ml by its absolute name": (
+            is_loopback and request.command[-1:] != ("train",) and not reads_base_dir
+        ),
+        "hosts without a network of their own cannot have --bandwidth or --latency": (
+            is_loopback and (options.bandwidth, options.latency) != (None, None)
+        ),
+        "each group is a world of its own at port 7777, which hosts of one network cannot share": (
+            is_loopback and is_torchrun and len(request.groups) > 1
+        ),
+        f"port {DEFAULT_PORT}, at which the hosts would meet, is in use (another rehearsal?)": (
+            is_loopback and is_torchrun and not _is_free(DEFAULT_PORT)
+        ),
+    }
+    return next((text for text, applies in found.items() if applies), None)
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):
-            trial.bind(("", port))
-            return True
-    return False
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
+    return True

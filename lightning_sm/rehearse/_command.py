@@ -27,10 +27,6 @@ _NO_OPTIONS = ("entry_point", "options", "hyperparameters")
 _JOB = tuple(name for name in inspect.signature(create_request).parameters if name not in _NO_OPTIONS)
 _GROUPS = {"hosts": "the job, as launch sends it", "source_dir": "this machine and what happens to the job"}
 _BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-_EXIT_STATUS = (
-    "Exit status: 0 the job completed, 1 it failed, 2 it could not be rehearsed as requested, 124 it ran into "
-    "--timeout, 130 it was interrupted, 143 it was stopped (--stop-after, --stop-at)."
-)
 
 
 def main(args: Sequence[str]) -> int:
@@ -66,7 +62,8 @@ def _parser() -> ArgumentParser:
         "torchrun, Open MPI over ssh, SDK v3's drivers. It needs neither Docker nor AWS.",
         usage="lightning-sm rehearse [options] [train.py] [fit --config config.yaml --trainer.max_epochs 2]\n"
         "       lightning-sm rehearse [options] --request BODY.json",
-        epilog=_EXIT_STATUS,
+        epilog="Exit status: 0 the job completed, 1 it failed, 2 it could not be rehearsed as requested, 124 it ran "
+        "into --timeout, 130 it was interrupted, 143 it was stopped (--stop-after, --stop-at).",
     )
     parser.add_argument("--request", metavar="BODY.json", help="run this CreateTrainingJob body instead of a program")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON; log lines go to stderr")
@@ -111,8 +108,9 @@ def read_arguments(argv: Sequence[str]) -> Tuple[RehearsalRequest, bool]:
         try:
             given[name] = read(given[name]) if given[name] else given[name]
         except ValueError as error:
-            flag = f"--{name.replace('_', '-')}"
-            raise RehearsalError(f"{flag}: {error}.", hint="`lightning-sm rehearse --help` describes it.") from error
+            raise RehearsalError(
+                f"--{name.replace('_', '-')}: {error}.", hint="`lightning-sm rehearse --help` describes it."
+            ) from error
     given["channels"] = {name: str(path) for name, path in given["channels"].items()}
     given["allow_files"] = tuple(given["allow_files"])
     options = RehearsalOptions(**{each.name: given[each.name] for each in fields(RehearsalOptions)})

@@ -36,15 +36,16 @@ def compare_software(request: RehearsalRequest, folder: RehearsalFolder) -> str:
     versions: Dict[str, str] = json.loads(subprocess.check_output([python, "-c", _VERSIONS]))
     gpus = _gpus()
     here = ", ".join(f"{name} {version}" for name, version in versions.items())
-    text = f"The job ran with {here} and {gpus or 'no'} GPU{'s' * (gpus > 1)}"
     # A body may name any image; an address has a slash.
     image = find_image(request.image, "") if "/" in request.image else Image(request.image)
-    if image.python is None:
-        text += "; the image brings a Python and torch of its own"
-    else:
+    brings = "brings a Python and torch of its own"
+    if image.python is not None:
         processors = "GPUs" if image.processor == "gpu" else "CPUs"
-        text += f"; the image has Python {image.python}, torch {image.torch}, for {processors}"
-    return f"{text}. AWS's images have no Lightning: versions that requirements.txt leaves open may be others there."
+        brings = f"has Python {image.python}, torch {image.torch}, for {processors}"
+    return (
+        f"The job ran with {here} and {gpus or 'no'} GPU{'s' * (gpus > 1)}; the image {brings}. AWS's images have no "
+        "Lightning: versions that requirements.txt leaves open may be others there."
+    )
 
 
 def compare_worlds(request: RehearsalRequest, outcome: Outcome) -> Optional[str]:

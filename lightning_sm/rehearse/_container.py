@@ -76,16 +76,18 @@ def prepare_container(plan: RehearsalPlan, host: str) -> Tuple[str, ...]:
         folder.mkdir(parents=True)
     _write_files(plan, place / "files", host)
     required, optional = _mounts(plan, rootfs, layer)
-    lines = [_FUNCTIONS % shlex.quote(str(plan.folder.start_error(host)))]
-    lines += [f"run {shlex.join(command)}" for command in required]
-    lines += [f"try {shlex.join(command)}" for command in optional]
-    lines += [f"run {shlex.join(command)}" for command in _settings(plan, host, rootfs, layer)]
-    # Hides the files of the other hosts.
-    lines.append(f"try {shlex.join(('mount', '-t', 'tmpfs', 'tmpfs', f'{rootfs}{plan.folder.root}'))}")
-    # The command is process 1, as that of a real container is. Until here the holder was: a host's port is moved to the
+    # The command is process 1, as that of a real container is. Until then the holder is: a host's port is moved to the
     # network of its process 1.
-    command = ("unshare", "--pid", "--fork", "--kill-child", f"--root={rootfs}", "--mount-proc")
-    lines.append(f"exec {shlex.join((*command, '--', *plan.request.command))}")
+    enter = ("unshare", "--pid", "--fork", "--kill-child", f"--root={rootfs}", "--mount-proc", "--")
+    lines = [
+        _FUNCTIONS % shlex.quote(str(plan.folder.start_error(host))),
+        *(f"run {shlex.join(command)}" for command in required),
+        *(f"try {shlex.join(command)}" for command in optional),
+        *(f"run {shlex.join(command)}" for command in _settings(plan, host, rootfs, layer)),
+        # Hides the files of the other hosts.
+        f"try {shlex.join(('mount', '-t', 'tmpfs', 'tmpfs', f'{rootfs}{plan.folder.root}'))}",
+        f"exec {shlex.join((*enter, *plan.request.command))}",
+    ]
     script = place / "start.sh"
     script.write_text("\n".join(lines), encoding="utf-8")
     return (*plan.enter, "unshare", "--net", "--mount", "--uts", "--ipc", "sh", str(script))
@@ -196,13 +198,9 @@ def _overlay(lower: str, target: str, layer: Path) -> Tuple[Command, ...]:
 
 def other_mounts(mountinfo: str, folder: Path) -> Tuple[str, ...]:
     """Return the directories, besides ``/`` and those below ``folder``, on which a file system is mounted."""
-    found: List[str] = []
-    for line in mountinfo.splitlines():
-        # The kernel writes blanks and backslashes as octal numbers.
-        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), line.split()[4])
-        below = tuple(f"{system}/" for system in _SYSTEM)
-        if point == "/" or point in _SYSTEM or point.startswith(below) or point.startswith(str(folder)):
-            continue
-        if os.path.isdir(point) and point not in found:
-            found.append(point)
-    return tuple(found)
+    written = [line.split()[4] for line in mountinfo.splitlines()]
+    # The kernel writes blanks and backslashes as octal numbers.
+    points = [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), each) for each in written]
+    below = (*(f"{system}/" for system in _SYSTEM), str(folder))
+    others = [each for each in points if each not in ("/", *_SYSTEM) and not each.startswith(below)]
+    return tuple(dict.fromkeys(filter(os.path.isdir, others)))

@@ -46,9 +46,11 @@ def hold(isolation: Isolation, folder: RehearsalFolder) -> Iterator[Tuple[str, .
     )
     enter: Tuple[str, ...] = ()
     if isolation != "loopback":
-        enter = ("nsenter", f"--target={holder.pid}", "--net", "--mount", "--uts", "--ipc")
-        enter += (f"--pid=/proc/{holder.pid}/ns/pid_for_children",)
-        enter += ("--user", "--preserve-credentials") if isolation == "userns" else ()
+        enter = (
+            *("nsenter", f"--target={holder.pid}", "--net", "--mount", "--uts", "--ipc"),
+            f"--pid=/proc/{holder.pid}/ns/pid_for_children",
+            *(("--user", "--preserve-credentials") if isolation == "userns" else ()),
+        )
     try:
         assert holder.stdout is not None
         if holder.stdout.readline() != b"ready\n":

@@ -5,6 +5,7 @@ Kubernetes tells it rank, world and master address by HTTP, reads its state, and
 """
 
 import argparse
+import http.client
 import json
 import os
 import subprocess
@@ -63,6 +64,6 @@ def _ask(path: str, content: Optional[Dict[str, Any]] = None) -> Optional[Dict[s
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as answer:
             told: Dict[str, Any] = json.loads(answer.read() or b"{}")
-    except OSError:  # also of an answer that breaks off, because the agent ends
+    except (OSError, http.client.HTTPException):  # the second of an answer that breaks off, because the agent ends
         return None
     return told

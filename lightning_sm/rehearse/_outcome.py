@@ -159,19 +159,18 @@ class Outcome:
         """The summary in a few lines."""
         lines = ["", f"{self.job_name}: {self.status}"]
         if self.failure_reason is not None:
-            lines.append("Failure reason:")
             reason = self.failure_reason or "(empty, as the console would show it)"
-            lines += [f"  {line}" for line in reason.splitlines()]
-            lines += _log_excerpt(self)
-        lines += _host_table(self.hosts)
-        lines += [f"WARNING: {problem}" for problem in self.problems]
-        lines += _topology_lines(self.hosts)
-        lines += _upload_lines(self.uploads)
+            lines += ["Failure reason:", *(f"  {line}" for line in reason.splitlines()), *_log_excerpt(self)]
+        lines += [
+            *_host_table(self.hosts),
+            *(f"WARNING: {problem}" for problem in self.problems),
+            *_topology_lines(self.hosts),
+            *_upload_lines(self.uploads),
+        ]
         if self.collected:
             lines.append(f"Collected in {self.collected}")
         if self.warnings:
-            lines.append("Differences from SageMaker:")
-            lines += [f"  - {warning}" for warning in self.warnings]
+            lines += ["Differences from SageMaker:", *(f"  - {warning}" for warning in self.warnings)]
         return "\n".join(lines)
 
 

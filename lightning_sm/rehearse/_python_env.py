@@ -90,9 +90,8 @@ def _create_venv(target: Path) -> None:
         for command in distribution.entry_points:
             script = target / "bin" / command.name
             if command.group == "console_scripts" and not script.exists():
-                module, _, function = command.value.partition("[")[0].strip().partition(":")
-                code = f"import importlib, operator, sys\nfound = importlib.import_module({module.strip()!r})\n"
-                code += f"sys.exit(operator.attrgetter({function.strip()!r})(found)())\n"
+                found = f"EntryPoint({command.name!r}, {command.value!r}, {command.group!r})"
+                code = f"import sys\nfrom importlib.metadata import EntryPoint\n\nsys.exit({found}.load()())\n"
                 _write_script(script, _first_lines(python) + code)
 
 

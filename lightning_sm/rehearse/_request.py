@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.launch import Account, create_job_request, settings_of
+from lightning_sm.launch._line import decode
 from lightning_sm.launch._settings import Distribution
 from lightning_sm.rehearse._sdk_v3 import DRIVERS, MODEL_TRAINER_COMMAND, driver_scripts, drivers_folder
 
@@ -220,8 +221,7 @@ class RehearsalRequest:
 
     @cached_property
     def _body(self) -> Dict[str, Any]:
-        read: Dict[str, Any] = json.loads(self.body)
-        return read
+        return dict(json.loads(self.body))
 
     def with_options(self, **changes: Any) -> "RehearsalRequest":
         """The same job with other options."""
@@ -267,8 +267,8 @@ class RehearsalRequest:
         script = dict(self.scripts).get("sm_train.sh", "")
         sent = self._body.get("HyperParameters") or {}
         found = [distribution for distribution, (_, driver) in DRIVERS.items() if driver in script]
-        found += [distribution for flag, distribution in _FLAGS if _value(sent.get(flag))]
-        if found[:1] == ["mpi"] and _value(sent.get("mp_parameters")):
+        found += [distribution for flag, distribution in _FLAGS if decode(sent.get(flag, "null"))]
+        if found[:1] == ["mpi"] and decode(sent.get("mp_parameters", "null")):
             return "smp"
         return found[0] if found else "none"
 
@@ -295,7 +295,7 @@ class RehearsalRequest:
             names = self.options.host_names[first : first + count] if self.options.host_names else numbered
             found.append(HostGroup(group["InstanceGroupName"], group["InstanceType"], names))
             first += count
-        if len({host for group in found for host in group.hosts}) != first:
+        if len({host for group in found for host in group.hosts}) != first or self.options.host_names[first:]:
             raise RehearsalError(
                 f"--host-names {','.join(self.options.host_names)} are not names of {first} hosts.",
                 hint="Name each host once, group by group.",
@@ -362,7 +362,7 @@ class RehearsalRequest:
         if self.options.source_dir is not None:
             return None
         # Text is written as JSON by SDK v2, and unchanged by others.
-        return _in_s3(_value(self.hyperparameters.get("sagemaker_submit_directory")))
+        return _in_s3(decode(self.hyperparameters.get("sagemaker_submit_directory", "null")))
 
     @property
     def output_uri(self) -> Optional[str]:
@@ -505,14 +505,6 @@ def request_from_body(body: Mapping[str, Any], options: RehearsalOptions = Rehea
         raise RehearsalError(
             f"This is not the body of a CreateTrainingJob request ({type(error).__name__}: {error}).", hint=_BODY_HINT
         ) from error
-
-
-def _value(text: Optional[str]) -> Any:
-    """The value of a hyperparameter as the toolkit reads it: JSON, or else text."""
-    try:
-        return json.loads(text or "null")
-    except ValueError:
-        return text
 
 
 def _in_s3(uri: Optional[str]) -> Optional[str]:

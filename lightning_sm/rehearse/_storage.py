@@ -46,9 +46,8 @@ def send_checkpoints(local: Path, before: _Snapshot, bucket: Path) -> None:
     Only changes are copied: a host that never wrote a checkpoint must not replace another's new one by its old one.
     """
     after = _snapshot(local)
-    for name in before:
-        if name not in after and (bucket / name).exists():
-            (bucket / name).unlink()
+    for name in before.keys() - after.keys():
+        (bucket / name).unlink(missing_ok=True)
     for name, state in after.items():
         if before.get(name) != state:
             (bucket / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 import shutil
 import sysconfig
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +21,7 @@ class Host:
         self.opt_ml = OptMl(tmp_path / "ml").host("algo-1")
         self.opt_ml.write("checkpointconfig.json", {"LocalPath": str(tmp_path / "ml" / "checkpoints")})
         self.environ = {"TRAINING_JOB_NAME": "job-1"}
-        self.kept = []
+        self.kept = ExitStack()
         # Of every file system; not what that of the machine is that runs the tests.
         self.disk = SimpleNamespace(free=100e9, total=100e9)
 
@@ -59,6 +60,7 @@ class Host:
     def channel(self, **settings):
         """Give it the channel ``training``, with settings of ``inputdataconfig.json``."""
         self.opt_ml.write("inputdataconfig.json", {"training": {"TrainingInputMode": "File", **settings}})
+        return self
 
     @property
     def machine(self):
@@ -74,6 +76,5 @@ def host(tmp_path, monkeypatch):
     """One host of one job, with nothing wrong."""
     examined = Host(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: examined.disk)
-    yield examined
-    for closeable in examined.kept:
-        closeable.close()
+    with examined.kept:
+        yield examined

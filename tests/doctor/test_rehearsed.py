@@ -23,7 +23,6 @@ def test_a_good_job_has_no_errors_and_trains(tmp_path):
         (data / name).write_text(name)
     options = ("--hosts", 2, "--distribution", "mpi", "--channel", f"training={data}", "--abort-after", "60s")
     done = rehearse(source, tmp_path / "out", *options, "train.py")
-    assert done.exit_code == 0, done.log[-6000:]
     for host in ("algo-1", "algo-2"):
         (line,) = [line for line in done.log.splitlines() if f"Doctor on {host}: " in line and " checks, " in line]
         assert line.endswith("no errors."), done.log[-6000:]

@@ -23,10 +23,9 @@ __all__ = ["Rehearsed", "cli_request", "command_line", "needs", "no_netem", "pro
 
 
 class Rehearsed:
-    """How a rehearsal ended: its exit code, its summary, its log, and what its ranks wrote."""
+    """How a rehearsal ended: its summary, its log, and what its ranks wrote."""
 
     def __init__(self, done: "subprocess.CompletedProcess[bytes]") -> None:
-        self.exit_code = done.returncode
         self.log = done.stderr.decode(errors="replace")
         self.summary: Dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
 
@@ -53,10 +52,12 @@ def command_line(source: Path, *arguments: object) -> List[str]:
     return [str(each) for each in (*command, *arguments)]
 
 
-def run_rehearsal(command: Sequence[str], *, timeout: float = 170, **variables: str) -> Rehearsed:
-    """Run a command line with ``--json`` to its end."""
+def run_rehearsal(command: Sequence[str], *, exit_code: int = 0, timeout: float = 170, **variables: str) -> Rehearsed:
+    """Run a command line with ``--json`` to its end, which has this exit code."""
     environ = {**without_launcher(dict(os.environ)), **variables}
-    return Rehearsed(subprocess.run(command, capture_output=True, env=environ, timeout=timeout, check=False))
+    done = subprocess.run(command, capture_output=True, env=environ, timeout=timeout, check=False)
+    assert done.returncode == exit_code, done.stderr.decode(errors="replace")[-8000:]
+    return Rehearsed(done)
 
 
 def cli_request(source: Path, *arguments: object) -> RehearsalRequest:
@@ -64,9 +65,7 @@ def cli_request(source: Path, *arguments: object) -> RehearsalRequest:
     return read_arguments(["--source-dir", str(source), *map(str, arguments)])[0]
 
 
-@functools.lru_cache(maxsize=None)
-def _unavailable(isolation: Isolation) -> Optional[str]:
-    return probe_isolation(isolation)
+_unavailable = functools.lru_cache(maxsize=None)(probe_isolation)
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,6 +1,6 @@
 """A project, and what ``lightning-sm`` shows of it at a server with AWS's API on this machine (moto)."""
 
-from typing import NamedTuple, Optional
+from collections import namedtuple
 
 import pytest
 
@@ -11,12 +11,7 @@ NO_BUCKET = ("--image", "pytorch-2.8-gpu", "--instance-type", "ml.g5.xlarge", "-
 OPTIONS = (*NO_BUCKET, "--bucket", "bucket", "--channel", "training=s3://bucket/data")
 
 
-class Shown(NamedTuple):
-    """What a command has shown."""
-
-    status: Optional[int]
-    out: str
-    err: str
+Shown = namedtuple("Shown", "status out err")
 
 
 @pytest.fixture

@@ -130,7 +130,8 @@ def test_a_drawn_job_is_what_the_service_makes_of_the_tuning_job():
         "optimizer": ["adam", "1e-3", 16, True, None],
     }
     fixed = {"trainer.max_epochs": 3, "version": "5"}
-    request = request_of("tune-1", {"ranges": ranges, "max_jobs": 9}, hyperparameters=fixed)
+    given = {"HyperParameterTuningJobConfig.ParameterRanges.AutoParameters": [{"Name": "width", "ValueHint": "64"}]}
+    request = request_of("tune-1", {"ranges": ranges, "max_jobs": 9}, hyperparameters=fixed, set=given)
     found = [draw(request, seed) for seed in range(200)]
     assert found[7] == draw(request, 7)
     assert re.fullmatch(r"tune-1-001-[0-9a-f]{8}", found[7].name)
@@ -139,6 +140,7 @@ def test_a_drawn_job_is_what_the_service_makes_of_the_tuning_job():
     assert all({key: each[key] for key in static} == static for each in drawn)
     assert {each["_tuning_objective_metric"] for each in drawn} == {"val_acc"}
     assert {each["batch"] for each in drawn} == {"16", "17", "18"}
+    assert {each["width"] for each in drawn} == {"64"}
     # Values of lists keep their types, which SDK v2 makes text.
     assert {each["optimizer"] for each in drawn} == {'"adam"', "0.001", "16", "true", "null"}
     for name, low, middle, high in (("model.lr", 1e-5, 1e-3, 0.1), ("momentum", 0.5, 0.93, 0.99)):
@@ -228,7 +230,7 @@ def test_limits_of_the_api(given, message):
     check_limits(request_of(tuning={"max_jobs": 2}, set={f"{_LIMITS}.MaxRuntimeInSeconds": 60 * 86_400}))
 
 
-def test_channels_whose_files_would_be_missing_are_refused(tmp_path):
+def test_channels_whose_files_would_be_missing_are_refused(tmp_path, monkeypatch):
     (tmp_path / "data" / "inner").mkdir(parents=True)
     (tmp_path / "data" / "inner" / "a.bin").write_bytes(b"a")
     link, channel = tmp_path / "data" / "link", {"channels": {"training": str(tmp_path / "data")}}
@@ -242,6 +244,11 @@ def test_channels_whose_files_would_be_missing_are_refused(tmp_path):
     link.unlink()
     (tmp_path / "data" / os.fsdecode(b"\xff")).write_bytes(b"a")
     with pytest.raises(LaunchError, match="its name UTF-8"):
+        request_of(**channel)
+    (tmp_path / "data" / os.fsdecode(b"\xff")).unlink()
+    # To root each folder is open.
+    monkeypatch.setattr(os, "access", lambda folder, mode: "inner" not in str(folder))
+    with pytest.raises(LaunchError, match=r"data/inner in the channel .* cannot be read"):
         request_of(**channel)
 
 

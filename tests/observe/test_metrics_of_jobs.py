@@ -49,7 +49,6 @@ def test_a_job(tmp_path):
     (source / "train_metrics.py").write_text((HERE / "train_metrics.py").read_text())
     options = ("--isolation", "loopback", "--processes", 2, "--distribution", "torch_distributed")
     done = run_rehearsal(command_line(source, *options, "--timeout", "160s", "--json", "train_metrics.py"))
-    assert done.exit_code == 0, done.log
     lines = done.log.splitlines()
     check(lines, steps=4)
     # Two processes write one set of lines, without anything of a terminal.

@@ -7,7 +7,15 @@ import pytest
 
 from tests.helpers.rehearsal import Rehearsed, command_line, run_rehearsal
 
-PLAIN = """
+# With a child in a session of its own, as torchrun's workers are.
+SLEEP = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", sys.argv[-1]], start_new_session=True)
+print("asleep", flush=True)
+time.sleep(600)
+"""
+PROGRAMS = {
+    "plain.py": """
 import os, sys
 host = os.environ["SM_CURRENT_HOST"]
 print("arguments", sys.argv[1:], flush=True)
@@ -16,10 +24,9 @@ data = os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "input", "d
 print(f"data {sorted(os.listdir(data))}", flush=True)
 with open(os.path.join(os.environ["SM_MODEL_DIR"], "by-" + host), "w") as file:
     file.write(os.environ.get("GREETING", ""))
-"""
-
-# Prints what the real launcher gave it and what a sum over all ranks is. Works under every launcher.
-RANKS = """
+""",
+    # Prints what the real launcher gave it and what a sum over all ranks is. Works under every launcher.
+    "ranks.py": """
 import json, os, time
 env = os.environ
 if "RANK" not in env and "OMPI_COMM_WORLD_RANK" in env:
@@ -33,28 +40,18 @@ print("lightning_sm topology: " + json.dumps(told), flush=True)
 dist.barrier()
 time.sleep(0.2)  # gloo's threads must be through, as in train_each_way
 dist.destroy_process_group()
-"""
-
-FAIL = """
+""",
+    "fail.py": """
 import os, time
 if os.environ["SM_CURRENT_HOST"].endswith("2"):
     raise ValueError("no such column")
 time.sleep(600)
-"""
-
-# With a child in a session of its own, as torchrun's workers are.
-SLEEP = """
-import subprocess, sys, time
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", sys.argv[-1]], start_new_session=True)
-print("asleep", flush=True)
-time.sleep(600)
-"""
-
-# As SLEEP, but writes without pause, and faster than a terminal shows it.
-TALK = SLEEP.replace("time.sleep(600)\n", "while True:\n    print('x' * 50)\n")
-
-# Counts to 100 in checkpoints; it is slow until it has been started again.
-COUNT = """
+""",
+    "sleep.py": SLEEP,
+    # As SLEEP, but writes without pause, and faster than a terminal shows it.
+    "talk.py": SLEEP.replace("time.sleep(600)\n", "while True:\n    print('x' * 50)\n"),
+    # Counts to 100 in checkpoints; it is slow until it has been started again.
+    "count.py": """
 import json, os, time
 with open("/opt/ml/input/config/checkpointconfig.json") as file:
     folder = json.load(file)["LocalPath"]
@@ -68,15 +65,7 @@ for number in range(start + 1, 101):
             file.write(str(number))
         os.replace(path + ".new", path)
         print(f"counted {number}", flush=True)
-"""
-
-PROGRAMS = {
-    "plain.py": PLAIN,
-    "ranks.py": RANKS,
-    "fail.py": FAIL,
-    "sleep.py": SLEEP,
-    "talk.py": TALK,
-    "count.py": COUNT,
+""",
 }
 
 
@@ -99,7 +88,7 @@ def command(source: Path) -> List[str]:
 def rehearse(command: List[str]):
     """Run a rehearsal to its end in a process of its own, as users do."""
 
-    def run(*arguments: object, **variables: str) -> Rehearsed:
-        return run_rehearsal([*command, "--json", *map(str, arguments)], **variables)
+    def run(*arguments: object, exit_code: int = 0, **variables: str) -> Rehearsed:
+        return run_rehearsal([*command, "--json", *map(str, arguments)], exit_code=exit_code, **variables)
 
     return run

@@ -110,8 +110,14 @@ def test_network_commands() -> None:
     assert all(len(each) < 16 for each in host_commands("algo-100000000000", "10.0.0.2")[1] if "palgo" in each)
 
 
-def test_an_agent_that_ends_while_it_is_asked_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
+def test_an_agent_that_ends_while_it_is_asked_gives_no_answer(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    def end(server: socket.socket) -> None:
+        with server.accept()[0] as asked:
+            asked.recv(1000)
+            asked.sendall(answer)
+
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr(_hyperpodrun, "_SERVER", f"http://127.0.0.1:{server.getsockname()[1]}")
-        threading.Thread(target=lambda: server.accept()[0].close()).start()
+        threading.Thread(target=end, args=(server,)).start()
         assert _hyperpodrun._ask("/status") is None

@@ -22,6 +22,7 @@ import pytest
 from lightning_sm.rehearse import RehearsalOptions, create_request
 from lightning_sm.rehearse import rehearse as run_request
 from lightning_sm.rehearse._host import kill_marked
+from tests.helpers.processes import until
 from tests.helpers.rehearsal import needs, processes_with
 
 pytestmark = pytest.mark.full
@@ -56,7 +57,6 @@ def test_hyperpods_agent_takes_the_place_of_torchrun(rehearse) -> None:
         "--isolation", "userns", "--launcher", "hyperpodrun", "--distribution", "torch_distributed", *own,
         "--hosts", 2, "--processes", 2, "ranks.py", "--lr", "0.1",
     )  # fmt: skip
-    assert done.exit_code == 0, done.log
     assert sorted((host, each["global_rank"], each["world_size"], each["sum"]) for host, each in done.topologies) == [
         ("algo-1", 0, 4, 10.0), ("algo-1", 1, 4, 10.0), ("algo-2", 2, 4, 10.0), ("algo-2", 3, 4, 10.0),
     ]  # fmt: skip
@@ -72,7 +72,6 @@ def test_loopback_runs_the_program_once_on_each_host(rehearse, source: Path, tmp
         "--channel", f"training={source}",
         "plain.py", "fit", "--config", "c.yaml", "--trainer.max_epochs", "2", "--+x", "null",
     )  # fmt: skip
-    assert done.exit_code == 0
     assert done.summary["status"] == "Completed"
     assert done.log.startswith("isolation: loopback")
     assert done.log.count("'--+x', '', '--config', 'c.yaml', '--trainer.max_epochs', '2'") == 2
@@ -107,8 +106,7 @@ def test_hosts_share_nothing(rehearse, source: Path, tmp_path: Path) -> None:
         "assert not seen, seen\n"
         "assert len([name for name in os.listdir('/proc') if name.isdigit()]) < 15\n"
     )
-    done = rehearse("--hosts", 2, "--channel", f"training={data}", "writes.py")
-    assert done.exit_code == 0, done.log
+    rehearse("--hosts", 2, "--channel", f"training={data}", "writes.py")
     assert [path.name for path in data.iterdir()] == ["1.csv"]
     assert not list(Path("/tmp").glob("seen-*"))
 
@@ -134,8 +132,7 @@ def test_a_host_that_cannot_be_set_up(rehearse, tmp_path: Path) -> None:
     stub.parent.mkdir()
     stub.write_text("#!/bin/sh\necho no such luck\nexit 1\n")
     stub.chmod(0o755)
-    done = rehearse("--isolation", "netns", "plain.py", PATH=f"{stub.parent}:{os.environ['PATH']}")
-    assert done.exit_code == 2
+    done = rehearse("--isolation", "netns", "plain.py", exit_code=2, PATH=f"{stub.parent}:{os.environ['PATH']}")
     assert "Host algo-1 was not started: `chmod" in done.log
     assert "no such luck" in done.log
 
@@ -143,8 +140,7 @@ def test_a_host_that_cannot_be_set_up(rehearse, tmp_path: Path) -> None:
 @needs("userns")
 def test_timeout(rehearse) -> None:
     mark = uuid.uuid4().hex
-    done = rehearse("--isolation", "userns", "--hosts", 2, "--timeout", "15s", "talk.py", "--mark", mark)
-    assert done.exit_code == 124
+    done = rehearse("--isolation", "userns", "--hosts", 2, "--timeout", "15s", "talk.py", "--mark", mark, exit_code=124)
     assert done.summary["failure_reason"].startswith("Still running after 1")
     assert processes_with(mark) == []
 
@@ -163,7 +159,7 @@ def test_a_signal_to_the_command(command: List[str], isolation: str, number: sig
     with _started([*command, "--isolation", isolation, "--hosts", "2", "sleep.py", "--mark", mark]) as process:
         process.send_signal(number)
         assert process.wait(timeout=30) == (-9 if number == signal.SIGKILL else 130)
-    _gone(mark)
+    until(lambda: processes_with(mark) == [])
 
 
 @needs("netns")
@@ -173,7 +169,7 @@ def test_a_holder_that_is_killed(command: List[str]) -> None:
         holder = subprocess.check_output(["pgrep", "-P", str(process.pid), "-f", "_holder"]).decode().split()
         os.kill(int(holder[0]), signal.SIGKILL)
         assert process.wait(timeout=30) == 2
-    _gone(mark)
+    until(lambda: processes_with(mark) == [])
 
 
 def test_processes_are_found_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,12 +188,11 @@ def test_processes_are_found_without_proc(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_job_that_was_interrupted_goes_on_with_its_checkpoints(rehearse, tmp_path: Path) -> None:
     bucket = tmp_path / "checkpoints"
     options = ("--hosts", 2, "--checkpoint-dir", bucket)
-    done = rehearse(*options, "--stop-at", "counted 20", "--stop-grace", "1s", "count.py")
-    assert (done.exit_code, done.summary["status"]) == (143, "Stopped")
+    done = rehearse(*options, "--stop-at", "counted 20", "--stop-grace", "1s", "count.py", exit_code=143)
+    assert done.summary["status"] == "Stopped"
     counted = int((bucket / "count").read_text())
     assert 20 <= counted < 100
     done = rehearse(*options, "count.py")
-    assert done.exit_code == 0, done.log
     assert done.log.count(f"starts at {counted}") == 2
     assert (bucket / "count").read_text() == "100"
 
@@ -219,7 +214,6 @@ def test_processes_that_trained_alone_are_told(rehearse, source: Path) -> None:
     source.joinpath("train.py").write_text(SCRIPT)
     launch = ("--isolation", "loopback", "--hosts", 2, "--distribution", "torch_distributed")
     done = rehearse(*launch, "--env", "LIGHTNING_SM_AUTO=0", "train.py")
-    assert done.exit_code == 0, done.log
     (problem,) = done.summary["problems"]
     assert problem.startswith("2 processes were started as one job, ")
 
@@ -239,8 +233,7 @@ time.sleep(600)
 def test_the_toolkit_alone_hears_nothing_and_is_killed(rehearse, source: Path) -> None:
     source.joinpath("listen.py").write_text(LISTEN)
     options = ("--isolation", "netns", "--no-forward-sigterm", "--stop-at", "listening", "--stop-grace", "3s")
-    done = rehearse(*options, "listen.py")
-    assert done.exit_code == 143
+    done = rehearse(*options, "listen.py", exit_code=143)
     assert (done.summary["status"], done.summary["failure_reason"]) == ("Stopped", None)
     assert done.summary["ended_by"] == "stopped"
     (host,) = done.summary["hosts"]
@@ -293,7 +286,6 @@ def test_the_network_is_as_slow_as_asked(rehearse, source: Path, name: str, late
     given = (("--latency", latency), ("--bandwidth", bandwidth))
     options = [text for option, value in given if value is not None for text in (option, value)]
     done = rehearse("--isolation", name, "--hosts", 2, "--timeout", "60s", *options, "ping.py")
-    assert done.exit_code == 0, done.log
     (seen,) = [json.loads(line.split("measured ", 1)[1]) for line in done.log.splitlines() if "measured {" in line]
     if latency is None:
         assert seen["trip"] < 5
@@ -301,13 +293,6 @@ def test_the_network_is_as_slow_as_asked(rehearse, source: Path, name: str, late
         assert 10 <= seen["trip"] < 30
     # 1 MiB at 50 Mbit/s takes 168 ms, of which the bucket saves 10.
     assert (seen["mebibyte"] > 140) == (bandwidth is not None)
-
-
-def _gone(mark: str) -> None:
-    deadline = time.monotonic() + 15
-    while processes_with(mark) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert processes_with(mark) == []
 
 
 @contextlib.contextmanager

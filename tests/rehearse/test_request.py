@@ -106,6 +106,7 @@ def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
         (["--instance-groups", "a=1", "plain.py"], "NAME=COUNT:TYPE"),
         (["--instance-groups", "a=1:ml.m5.large", "--hosts", "2", "plain.py"], "exclude each other"),
         (["--host-names", "algo-1", "--hosts", "2", "plain.py"], "not names of 2 hosts"),
+        (["--host-names", "a,b,c", "--hosts", "2", "plain.py"], "a,b,c are not names of 2 hosts"),
         (["--upload", "plain.py"], "--upload is for --request"),
         (["--upload", "--output-dir", "out", "plain.py"], "--upload and --output-dir exclude each other"),
         (["--request", "/nowhere.json"], "holds no CreateTrainingJob request"),

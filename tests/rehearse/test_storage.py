@@ -101,7 +101,6 @@ def test_without_upload_the_bucket_stays_as_it_is(rehearse: Any, s3: S3, source:
     body = {**BODY, "HyperParameters": {"sagemaker_program": "goes_on.py"}}
     (tmp_path / "body.json").write_text(json.dumps(body))
     done = rehearse("--request", tmp_path / "body.json", "--no-requirements", **s3.variables)
-    assert done.exit_code == 0, done.log
     collected = Path(done.summary["collected"])
     assert {key: s3[key] for key in before} == before
     assert files(collected) == ["checkpoints/last", "model.tar.gz"]

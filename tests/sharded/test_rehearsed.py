@@ -34,11 +34,11 @@ def run(tmp_path):
     ):
         shutil.copy(_TESTS / name, source / "tests" / name)
 
-    def play(*words):
+    def play(*words, exit_code=0):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         folders = ("--checkpoint-dir", tmp_path / "bucket", "--output-dir", tmp_path / "out")
         job = ("--hosts", 2, "--distribution", "torch_distributed", "--job-name", "sharded-job", "--isolation", "netns")
-        return run_rehearsal(command_line(source, *job, *folders, "--json", *words), timeout=280)
+        return run_rehearsal(command_line(source, *job, *folders, "--json", *words), exit_code=exit_code, timeout=280)
 
     return play
 
@@ -57,8 +57,7 @@ def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path):
     # same arguments, as SageMaker's have, and another limit of epochs.
     stopping = ("--stop-at", f"{last} has done step {_STEPS + 1}", "--stop-grace", "1s")
     words = ("train_rehearsed.py", "--kinds", ",".join((*kinds, "ddp")), "--waiting", last)
-    done = run(*stopping, "--env", "EPOCHS=2", *words)
-    assert done.exit_code == 143, done.log[-6000:]
+    run(*stopping, "--env", "EPOCHS=2", *words, exit_code=143)
     for kind in kinds:
         # The oldest, whose save nothing cut off.
         saved = min((tmp_path / "bucket" / kind).glob("*/fit-0/step-*.ckpt"))
@@ -68,7 +67,6 @@ def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path):
         ranks = {name for name in files if any(mark in name for mark in ("__1_0", "rank_1_"))}
         assert ranks, f"{kind}: the second host writes shards of its own"
     done = run("--env", "EPOCHS=4", *words)
-    assert done.exit_code == 0, done.log[-6000:]
     assert "Skipped" not in done.log
     for rank in (0, 1):
         found = json.loads(_packed(tmp_path / "out" / "output.tar.gz", f"rank-{rank}.json"))

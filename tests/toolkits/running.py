@@ -22,17 +22,18 @@ def fill_source(folder):
     return folder
 
 
-def rehearse(source, folder, *arguments, timeout=170, isolation="netns"):
-    """Run one rehearsal to its end."""
+def rehearse(source, folder, *arguments, exit_code=0, timeout=170, isolation="netns"):
+    """Run one rehearsal to its end, which has this exit code."""
     options = ("--isolation", isolation, "--output-dir", folder, "--timeout", f"{timeout - 10}s", "--json")
-    return run_rehearsal(command_line(source, *options, *arguments), timeout=timeout)
+    return run_rehearsal(command_line(source, *options, *arguments), exit_code=exit_code, timeout=timeout)
 
 
 def needs_launch(name):
     """Skip where this machine cannot rehearse this launch."""
     launch = LAUNCHES[name]
     # The toolkit starts programs under mpirun through mpi4py, and SDK v3's driver does too.
-    return needs("netns", torch=True, mpi=launch.is_mpi, v3=launch.is_v3)
+    is_mpi = not {"mpi", "pytorchddp", "smdistributed"}.isdisjoint(launch.options)
+    return needs("netns", torch=True, mpi=is_mpi, v3="v3" in launch.options)
 
 
 def rehearse_launch(name, folder):

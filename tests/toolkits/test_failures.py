@@ -27,6 +27,7 @@ def rehearsed(tmp_path, how, *options):
         tmp_path / "out",
         *("--hosts", 2, *options, "--env", "MY_API_TOKEN=hunter2-hunter2", "--abort-after", "60s"),
         *("fail.py", "--how", how),
+        exit_code=1,
         timeout=240,
     )
 
@@ -62,8 +63,7 @@ _TRAIN = "import runpy, socket, time\n{}\nrunpy.run_path('train.py', run_name='_
 @needs("netns", torch=True)
 def test_the_main_port_in_use(source, tmp_path):
     (source / "late.py").write_text(_TRAIN.format("other = socket.create_server(('', 7777))"))
-    done = rehearse(source, tmp_path / "out", "--hosts", 2, "--abort-after", "1s", "late.py")
-    assert done.exit_code == 1
+    done = rehearse(source, tmp_path / "out", "--hosts", 2, "--abort-after", "1s", "late.py", exit_code=1)
     # What torch says of it names no error that the toolkit knows, so the reason would be empty without us.
     said = "DistNetworkError: The server socket has failed to listen on any local network address. port: 7777"
     assert done.summary["failure_reason"].startswith(said)
@@ -74,6 +74,5 @@ def test_a_host_that_never_comes_is_missing_in_the_summary(source, tmp_path):
     (source / "late.py").write_text(_TRAIN.format("if socket.gethostname() == 'algo-2': time.sleep(600)"))
     # The others say who they are before they begin to wait.
     stop = ("--stop-at", "lightning_sm topology:", "--stop-grace", "1s")
-    done = rehearse(source, tmp_path / "out", "--hosts", 2, *stop, "late.py")
-    assert done.exit_code == 143
+    done = rehearse(source, tmp_path / "out", "--hosts", 2, *stop, "late.py", exit_code=143)
     assert [(host, told["global_rank"], told["world_size"]) for host, told in done.topologies] == [("algo-1", 0, 2)]

@@ -25,7 +25,6 @@ _REHEARSED = [name for name in LAUNCHES if name not in _RECORDED_ONLY]
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs_launch(name)) for name in _REHEARSED])
 def test_ranks_results_and_weights_of_a_launch(name, tmp_path, plain):
     launch, rehearsed = LAUNCHES[name], rehearse_launch(name, tmp_path)
-    assert rehearsed.exit_code == 0, rehearsed.log[-8000:]
     expected = sorted(f"{host}-{k}" for world in launch.worlds for host in world for k in range(launch.processes))
     assert sorted(rehearsed.ranks) == expected
     sent = dict(zip(launch.arguments[::2], launch.arguments[1::2])).get("--note")

@@ -32,8 +32,7 @@ def test_with_the_entry_point_a_stopped_job_saves_and_exports(tmp_path, launch):
     source.mkdir()
     shutil.copy(_PROGRAM, source)
     options = (*launch, "--checkpoint-dir", tmp_path / "checkpoints", "--stop-at", "at step 20")
-    done = rehearse(source, tmp_path / "out", *options, _PROGRAM.name, "--workers", "1")
-    assert done.exit_code == 143, done.log[-8000:]
+    done = rehearse(source, tmp_path / "out", *options, _PROGRAM.name, "--workers", "1", exit_code=143)
     assert done.summary["status"] == "Stopped"
     assert {host["exit_code"] for host in done.summary["hosts"]} == {143}
     assert "forwarding SIGTERM to" in done.log
