@@ -1,6 +1,5 @@
 """Rates count batches, samples and waits, and nothing else."""
 
-import itertools
 from unittest.mock import Mock
 
 import pytest
@@ -11,16 +10,19 @@ from lightning_sm._observe.rates import BatchSize, Counter, Rates
 
 
 def test_a_validation_does_not_count():
-    seconds = itertools.count(100)
-    counter = Counter(lambda: next(seconds))
+    now = [100.0]
+    counter = Counter(lambda: now[0])
     for _ in range(4):
+        now[0] += 0.5
         counter.fetch_started()
+        now[0] += 0.5
         counter.fetch_ended()
         counter.count(8)
         counter.pause()
+        now[0] += 10
         counter.resume()
-    assert counter.total == Rates(seconds=16, batches=4, samples=32, waited=4)
-    assert (counter.total.data_wait, counter.paused_for) == (0.25, 4)
+    assert counter.total == Rates(seconds=4.0, batches=4, samples=32, waited=2.0)
+    assert (counter.total.data_wait, counter.paused_for) == (0.5, 40.0)
 
 
 IMAGES = [torch.zeros(3, 8, 8)] * 4
