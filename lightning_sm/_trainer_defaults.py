@@ -139,7 +139,7 @@ def trainer_settings(
         JobConfigError: A file or variable of the job is broken.
         TopologyError: The launcher's variables contradict each other, or another number of hosts is asked for.
         DoctorError: ``doctor`` is set in ``sagemaker``, and something on this host is an error.
-        OptionError: ``sagemaker`` is no mapping of known options, or has ``channels``.
+        OptionError: ``sagemaker`` is no mapping of known options, or has ``channels`` or ``hyperparameters``.
         OutputError: The checkpoint directory cannot be written.
         LoggerError: ``sagemaker.mlflow_arn`` or ``MLFLOW_TRACKING_URI`` names no MLflow, or a package is missing.
         CheckpointError, ExportError: An option of ``sagemaker`` has no meaning.
@@ -162,10 +162,10 @@ def trainer_settings(
             from lightning_sm._doctor import CHECKS, examine_host
 
             examine_host(CHECKS, this_job, topology)
-        if context.options.channels:
+        if context.options.channels or context.options.hyperparameters:
             raise OptionError(
-                "sagemaker.channels feeds the classes that a CLI makes, and this is a script.",
-                hint='Give lightning_sm.job().channel("NAME") to what reads the data.',
+                "sagemaker.channels and sagemaker.hyperparameters are for what a CLI makes, and this is a script.",
+                hint='Take lightning_sm.job().channel("NAME") and lightning_sm.job().hyperparameters["NAME"].',
             )
         routing = build_routing(context)
         arguments = {**given, **_arguments(routing)}

@@ -21,7 +21,8 @@ def test_directories_below_the_home(monkeypatch, name, given, expected):
         ({"save_evry": "5m"}, r"no option 'save_evry'\. HINT: Did you mean 'save_every'\? There are channels, "),
         ({1: 2}, "no option 1"),
         ("5m", r"sagemaker is '5m'\. HINT: Give a dict"),
-        ({"channels": {"training": "data.data_dir"}}, "sagemaker.channels .* this is a script. HINT: Give lightning_"),
+        ({"channels": {"training": "data.data_dir"}}, "sagemaker.channels .* this is a script. HINT: Take lightning_"),
+        ({"hyperparameters": {"lr": "model.lr"}}, "sagemaker.hyperparameters .* this is a script. HINT: Take light"),
     ],
 )
 def test_options_that_no_script_has(given, message):
