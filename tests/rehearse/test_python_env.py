@@ -173,7 +173,7 @@ def test_a_source_folder_that_is_a_package_is_not_installed_into_the_users_pytho
         "from setuptools import setup\nsetup(name='rehearsed-package', version='1', py_modules=['plain'])\n"
     )
     # Without an index it cannot be built, so that only where pip would put it is tested.
-    done = rehearse("--isolation", "loopback", "plain.py", PIP_NO_INDEX="1", PIP_USE_PEP517="1")
+    done = rehearse("--isolation", "loopback", "plain.py", exit_code=1, PIP_NO_INDEX="1", PIP_USE_PEP517="1")
     listed = subprocess.run([sys.executable, "-m", "pip", "list"], capture_output=True, text=True, check=True)
     assert "rehearsed-package" not in listed.stdout
     assert "-python/bin/python -m pip install ." in done.log
