@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from contextlib import contextmanager, suppress
-from typing import Iterator
+from typing import Iterator, Set
 
 from lightning_sm._logging import log
 from lightning_sm.errors import OutputError
@@ -29,6 +29,8 @@ _STALE = re.compile(r"\..+\.(partial|removed)-[0-9a-f]{16}")
 _KEPT = 50
 # About the start of this process.
 _STARTED = time.time()
+# Where this process has looked for what earlier ones left.
+_cleaned: Set[str] = set()
 
 
 def partial_path(target: str, save_id: str, directory: str = "") -> str:
@@ -44,7 +46,7 @@ def partial_path(target: str, save_id: str, directory: str = "") -> str:
 
 
 def remove_stale(directory: str, save_id: str) -> None:
-    """Remove what earlier runs that were killed have left of files under hidden names.
+    """Remove what earlier runs that were killed have left of files under hidden names, once in a process.
 
     What has been written since this process started may be another one's, which saves there at the same time.
 
@@ -52,6 +54,9 @@ def remove_stale(directory: str, save_id: str) -> None:
         directory: The directory.
         save_id: The digits of what is being written there now.
     """
+    if directory in _cleaned:
+        return
+    _cleaned.add(directory)
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
         if _STALE.fullmatch(name) and not name.endswith(save_id):

@@ -119,7 +119,7 @@ def test_a_disk_without_room(tmp_path):
     assert (saved(tmp_path / "last.ckpt"), saved(tmp_path / "small.ckpt")) == (1, 2)
 
 
-def test_what_a_killed_run_left_behind_is_removed(lines, atomic, tmp_path):
+def test_what_a_killed_run_left_behind_is_removed_once(lines, atomic, tmp_path):
     (tmp_path / ".last.ckpt.partial-00c0ffee00c0ffee").write_text("half")
     (tmp_path / ".folder.ckpt.partial-11c0ffee00c0ffee").mkdir()
     kept = {".hidden", "notes.partial-00c0ffee00c0ffee", "other.ckpt"}
@@ -133,7 +133,10 @@ def test_what_a_killed_run_left_behind_is_removed(lines, atomic, tmp_path):
     (tmp_path / ".folder.ckpt.partial-44c0ffee00c0ffee" / "shard").write_text("the same")
     os.utime(tmp_path / ".folder.ckpt.partial-44c0ffee00c0ffee", (1e9, 1e9))
     atomic.save_checkpoint({"step": torch.tensor(1)}, str(tmp_path / "last.ckpt"))
-    assert set(os.listdir(tmp_path)) == {*kept, "last.ckpt"}
+    (tmp_path / ".last.ckpt.partial-22c0ffee00c0ffee").write_text("not looked for again")
+    os.utime(tmp_path / ".last.ckpt.partial-22c0ffee00c0ffee", (1e9, 1e9))
+    atomic.save_checkpoint({"step": torch.tensor(2)}, str(tmp_path / "last.ckpt"))
+    assert set(os.listdir(tmp_path)) == {*kept, "last.ckpt", ".last.ckpt.partial-22c0ffee00c0ffee"}
     assert len(lines) == 2
     assert all("incomplete checkpoint of an interrupted run" in line for line in lines)
 

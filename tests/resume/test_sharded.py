@@ -133,7 +133,8 @@ def test_a_kill_at_any_step_leaves_a_whole_checkpoint(strategy, directory):
         save(strategy, last)
         is_killed = killed_at(number, lambda: save(strategy, last, b"two"))
         contents.append(whole(last))
-        with mock.patch("lightning_sm._atomic_file._STARTED", time.time() + 1):  # the next process
+        # The next process.
+        with mock.patch.multiple("lightning_sm._atomic_file", _STARTED=time.time() + 1, _cleaned=set()):
             remove_stale(str(directory), "of none")
         assert names(directory) == ["last.ckpt"]
     assert number > 8
