@@ -206,12 +206,9 @@ def _read_best(best: str, last: Mapping[str, Any], weights_only: bool) -> Option
 
 
 def _rebuild(module: Any, hparams: Optional[Mapping[str, Any]], config: Optional[str]) -> Any:
-    import torch
-
     from lightning_sm._export.inference import build_model
 
-    with torch.random.fork_rng(devices=[]):
-        return build_model(type(module), hparams, config)
+    return build_model(type(module), hparams, config)
 
 
 def _uncompiled(module: Any) -> Any:

@@ -16,7 +16,7 @@ from lightning_sm._resume.data_values import (
     set_data_set_values,
     set_sampler_state,
 )
-from lightning_sm._resume.random_state import get_process_state, set_process_state
+from lightning_sm._resume.random_state import get_process_state, keep_process_state, set_process_state
 from lightning_sm._resume.values import changed_values
 
 __all__ = [
@@ -101,14 +101,13 @@ class ResumableSampler:
             yield from self._count(iter(self.inner))
             return
         self._start = resumed["start"]
-        now = get_process_state()
-        set_process_state(resumed["start"]["process"])
-        set_sampler_state(self._loader, resumed["start"]["sampler"])
-        iterator = iter(self.inner)
-        end = None if resumed["is_over"] else max(self._skip, resumed["drawn"])
-        ahead = list(itertools.islice(iterator, self._skip, end))
-        set_sampler_state(self._loader, resumed["now"])
-        set_process_state(now)
+        with keep_process_state():
+            set_process_state(resumed["start"]["process"])
+            set_sampler_state(self._loader, resumed["start"]["sampler"])
+            iterator = iter(self.inner)
+            end = None if resumed["is_over"] else max(self._skip, resumed["drawn"])
+            ahead = list(itertools.islice(iterator, self._skip, end))
+            set_sampler_state(self._loader, resumed["now"])
         self._past, self._drawn = resumed["past"], self._skip
         yield from self._count(itertools.chain(ahead, iterator))
 
@@ -209,12 +208,9 @@ class IteratedLoader:
         """
 
         def get_iterator(original: Callable[[], Any]) -> Any:
-            now = get_process_state()
-            set_process_state(process)
-            try:
+            with keep_process_state():
+                set_process_state(process)
                 return original()
-            finally:
-                set_process_state(now)
 
         self._undo_lazy = ReplacedMethod(self.inner, "_get_iterator", get_iterator, once=True).undo
 
@@ -224,10 +220,10 @@ class IteratedLoader:
         Lightning asks it for as many batches as it has, and not for the end.
         """
         if is_stateful(self.inner):
-            process, sampler = get_process_state(), get_sampler_state(self.inner)
-            next(iter(self._batches() or ()), None)
-            set_sampler_state(self.inner, sampler)
-            set_process_state(process)
+            sampler = get_sampler_state(self.inner)
+            with keep_process_state():
+                next(iter(self._batches() or ()), None)
+                set_sampler_state(self.inner, sampler)
 
 
 def prepare_loader(loader: Any, trained_epoch: Callable[[], Optional[int]]) -> None:

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import random
+from contextlib import contextmanager
 from types import BuiltinMethodType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, Dict, Iterable, Iterator, Mapping, Tuple
 
@@ -20,6 +21,7 @@ __all__ = [
     "get_process_state",
     "is_drawn_by",
     "is_generator",
+    "keep_process_state",
     "new_generator",
     "sampler_attributes",
     "set_generator_state",
@@ -64,6 +66,16 @@ def set_process_state(state: Mapping[str, Any]) -> None:
             device.set_rng_state(state[name].cpu())
     if "seed" in state:
         os.environ[_SEED] = state["seed"]
+
+
+@contextmanager
+def keep_process_state() -> Iterator[None]:
+    """Let the program go on after the block with the random numbers that it would have had without it."""
+    state = get_process_state()
+    try:
+        yield
+    finally:
+        set_process_state(state)
 
 
 def _of_devices() -> Dict[str, Any]:

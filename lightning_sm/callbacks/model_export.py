@@ -32,7 +32,7 @@ from lightning_sm._lightning.strategies import bypasses_checkpoint_io, is_sharde
 from lightning_sm._lightning.trainer import Callback, callbacks_of
 from lightning_sm._lightning.trainer_hooks import first_train_batch, skip_hooks
 from lightning_sm._logging import log
-from lightning_sm._resume.random_state import get_process_state, set_process_state
+from lightning_sm._resume.random_state import keep_process_state
 from lightning_sm._sagemaker.job import TrainingJob
 
 __all__ = ["ModelExportMixin", "exports_of"]
@@ -203,8 +203,9 @@ class ModelExportMixin(Callback):
         if trainer.is_global_zero:
             import torch
 
-            # A fit that ends during validation is in inference mode, whose tensors cannot be traced.
-            with failure_reported(self._job), torch.inference_mode(False):
+            # A fit that ends during validation is in inference mode, whose tensors cannot be traced. A batch that is
+            # read for an example, and a model that is made again, may draw random numbers.
+            with failure_reported(self._job), torch.inference_mode(False), keep_process_state():
                 found = self._others_models()
                 others = sorted(name for name, each in found.items() if each != self._others.get(name))
                 if not others:
@@ -251,10 +252,7 @@ class ModelExportMixin(Callback):
         plan = self._plan
         best = find_best(trainer) if plan.weights is ExportWeights.BEST else None
         if plan.format.is_graph and self._example is None:
-            # Data may draw random numbers, which the program goes on with.
-            state = get_process_state()
             self._example = example_of_batch(first_train_batch(trainer))
-            set_process_state(state)
         source = make_source(
             plan,
             pl_module,
