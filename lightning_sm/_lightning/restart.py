@@ -4,6 +4,7 @@ From Lightning 2.5 on the loops tell by their saved progress (``RestartStage``) 
 start of an epoch, after a batch or in a validation. Older versions restart at the beginning of an epoch here.
 """
 
+import itertools
 import math
 import warnings
 from enum import Enum
@@ -167,7 +168,7 @@ def begin_loaders(trainer: Any, states: List[Any], repeated: Sequence[Optional[b
     if begins_again:
         iterators._consumed = ended
     read_again = [index for index, each in enumerate(repeated) if each is None]
-    for index in read_again * batches:
+    for _, index in itertools.product(range(batches), read_again):
         try:
             next(iterators.iterators[index])
         except StopIteration:

@@ -212,6 +212,14 @@ def test_best_checkpoint_is_loaded_with_weights_only(container, lines):
     assert (container.summary["checkpoint"], container.summary["monitor"]) == (None, None)
 
 
+def test_submodule_of_a_model_without_forward(container):
+    options = {"export": "torchscript", "export_submodule": "encoder", "export_example_input": [1, 4]}
+    model = Headless()
+    fit_net(container, model, {"train_dataloaders": loader()}, **options)
+    part = torch.jit.load(str(container.model / "model.pt"))
+    assert_equal(part.state_dict(), model.encoder.state_dict())
+
+
 class TwoInputs(Net):
     def forward(self, samples, mask):
         return super().forward(samples) * mask

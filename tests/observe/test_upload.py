@@ -107,14 +107,18 @@ def test_urls_that_nothing_can_be_uploaded_to(url, message):
     assert "hunter2pw" not in str(caught.value)
 
 
-def test_folds_of_a_script_have_versions_of_their_own(container, monkeypatch):
+@pytest.mark.parametrize("ready_made", [False, True])
+def test_folds_of_a_script_have_versions_of_their_own(container, monkeypatch, ready_made):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
-    folds = [{"logger": TensorBoardLogger("memory://out")}, {"sagemaker": {"output_dir": "memory://out"}}]
-    first, second = (trainer_settings(**fold)["logger"] for fold in folds)
-    assert (first.version, second.version) == ("job-1", "job-1-2")
-    assert str(container.base) in first.log_dir
-    assert str(container.base) in second.log_dir
+    versions = []
+    for _fold in range(2):
+        options = {} if ready_made else {"output_dir": "memory://out"}
+        more = {"logger": TensorBoardLogger("memory://runs")} if ready_made else {}
+        arguments = trainer_settings(sagemaker=options, **more)
+        versions.append(arguments["logger"].version)
+        assert str(container.base) in arguments["logger"].log_dir
+    assert versions == ["job-1", "job-1-2"]
 
 
 def test_a_program_without_a_line_uploads_too(container):
