@@ -19,7 +19,7 @@ from queue import LifoQueue
 from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
 
 from lightning_sm._atomic_file import partial_path, remove_on_error, remove_stale, replace_atomically
-from lightning_sm._lightning import Namespace, namespaced_class
+from lightning_sm._lightning import Namespace, has_base, namespaced_class
 from lightning_sm._logging import log
 from lightning_sm._resume.ranks import ROOM_HINT
 from lightning_sm._resume.record import CheckpointRecord, SavedFile
@@ -53,7 +53,7 @@ class AtomicCheckpointIOMixin(_Base):
     At a URL, an upload replaces the older checkpoint when all of it has arrived. Where the inner ``CheckpointIO`` is
     Lightning's, it sends a temporary file (in ``TMPDIR``), and so it does with the job's own series; another one gets
     the URL. For local files, Lightning's is used in place of s3torchconnector's, which has URLs only; and for the job's
-    own series in place of any, as a project's may leave out what another program does not need.
+    own series in place of any but XLA's, as a project's may leave out what another program does not need.
 
     Args:
         inner: The ``CheckpointIO`` that writes, reads and removes.
@@ -250,7 +250,9 @@ class AtomicCheckpointIOMixin(_Base):
 
     def _io_for(self, path: Any, *, is_own: bool = False) -> Any:
         is_of_s3 = type(self.inner).__module__.partition(".")[0] == "s3torchconnector" and not is_remote(path)
-        return self.namespace.module("plugins").TorchCheckpointIO() if is_own or is_of_s3 else self.inner
+        # Only that of XLA moves the device's tensors, which could not be loaded.
+        is_replaced = is_of_s3 or (is_own and not has_base(type(self.inner), "XLACheckpointIO"))
+        return self.namespace.module("plugins").TorchCheckpointIO() if is_replaced else self.inner
 
     def _is_lightnings(self, checkpoint_io: Any, options: Any) -> bool:
         return type(checkpoint_io) is self.namespace.module("plugins").TorchCheckpointIO and not options
@@ -275,9 +277,12 @@ def _checkpoint_errors(path: str) -> Iterator[None]:
 
 
 def _write_file(checkpoint_io: Any, checkpoint: Any, path: str) -> None:
-    """Write a file as Lightning's ``TorchCheckpointIO`` does."""
+    """Write a file as Lightning's own class does."""
     import torch
 
+    if has_base(type(checkpoint_io), "XLACheckpointIO"):
+        checkpoint_io.save_checkpoint(checkpoint, path)
+        return
     try:
         # TorchCheckpointIO makes two more copies of the checkpoint in memory and one in /tmp before this file.
         torch.save(checkpoint, path)
